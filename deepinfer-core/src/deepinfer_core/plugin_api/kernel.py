@@ -1,0 +1,94 @@
+"""`KernelSpec`, `Caps` and `Problem`: what a kernel claims and what a model asks for.
+
+Selection (`deepinfer_core.ops.registry`) matches the two. Anything a kernel does not list is
+refused. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FEATURES: frozenset[str] = frozenset(
+    {
+        "varlen", "window", "sinks", "softcap", "lse_out", "noncausal", "device_query_lens",
+        "graph_safe", "batch_invariant", "deterministic", "inplace", "empty_ok", "strided_cache",
+        "bias", "residual", "limit", "inverse", "interleaved", "quantized_out", "expert_map",
+        "groups", "image_bias", "hash_ids", "renormalize", "sigmoid", "sqrtsoftplus",
+    }
+)  # fmt: skip
+"""The closed set of feature flags. A new one is an additive change of the API."""
+
+Numerics = Literal["exact", "rounding", "approximate"]
+"""Tolerance class: same bits as the reference; same maths, other rounding; other maths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a kernel cannot serve a problem, in words that a person can act on."""
+
+    text: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What one layer role asks of one op: static facts only."""
+
+    op: str
+    """Name without major, such as `attn.paged`."""
+    dtype: str
+    """`float32`, `bfloat16` or `float16`: the activations."""
+    shape: tuple[tuple[str, int], ...] = ()
+    """Named static sizes, sorted: `head_dim`, `num_kv_heads`, `in_features`, `block_size`, ..."""
+    kv_dtype: str | None = None
+    features: frozenset[str] = frozenset()
+    role: str = ""
+    """Where in the model, such as `attn.qkv`; shown to people, matched by policies."""
+
+    def dim(self, name: str) -> int | None:
+        """The named size, or None when the problem does not fix it."""
+        return dict(self.shape).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Declarative capabilities. An empty field claims nothing beyond the default."""
+
+    device_kinds: tuple[str, ...] = ("cpu",)
+    """`*` is any."""
+    arch: tuple[str | None, str | None] = (None, None)
+    """Inclusive window of `DeviceInfo.arch`, compared as versions."""
+    dtypes: tuple[str, ...] = ("float32",)
+    kv_dtypes: tuple[str, ...] = ()
+    """Empty: the activations' dtype only."""
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Named sizes that are supported, such as `{"head_dim": (64, 128)}`; unnamed sizes are free."""
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One implementation of one op, claimed by a plugin."""
+
+    op: str
+    """`name@major`, such as `attn.paged@1`."""
+    provider: str
+    """`vendor.name`, such as `acme.fa`."""
+    target: str
+    """`module:attribute`, imported only when selected. Same signature as the op's reference."""
+    caps: Caps = Caps()
+    supports: Callable[[Problem], bool | Reason] | None = None
+    """Pure; for what `caps` cannot say."""
+    workspace: Callable[[Problem], int] | None = None
+    """Bytes of scratch memory."""
+    plan: str | None = None
+    """`module:attribute` of `plan(problem, meta) -> object`, called once per step."""
+    fake: str | None = None
+    """`module:attribute` of the shape function."""
+    priority: int = 20
+    """0 reference, 10 portable, 20 vendor, 30 specialised."""
+    numerics: Numerics = "rounding"

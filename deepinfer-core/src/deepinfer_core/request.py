@@ -1,0 +1,77 @@
+"""One sample of one prompt, as the engine sees it: integers and its sampling parameters.
+
+Knows no text and no tensor. The scheduler is the only writer of the counters; the edge keeps its
+own cursor into `output_token_ids`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deepinfer_core.errors import RequestError
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.plan import TokenLogprobs
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+Status = Literal["waiting", "running", "finished"]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """State of one sample. `n > 1` makes n requests that share the prompt's blocks."""
+
+    request_id: int
+    """Unique in the engine and rising with arrival; also the tie-breaker of every policy."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    stop_token_ids: frozenset[int]
+    max_total_tokens: int
+    """num_prompt_tokens + the output limit, already cut to max_model_len."""
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    sample_index: int = 0
+    priority: int = 0
+    """Lower runs first under the priority policy."""
+    arrival_time_s: float = 0.0
+
+    output_token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    status: Status = "waiting"
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: RequestError | None = None
+
+    row: int = -1
+    """Seat in the runner, kept for life; -1 before the first step."""
+    num_computed_tokens: int = 0
+    """Tokens whose KV is in the cache or being written by a step in flight."""
+    num_in_flight_tokens: int = 0
+    """Drawn by steps in flight, not on the host yet."""
+    num_cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache at first admission; a statistic only."""
+    num_preemptions: int = 0
+    followers: list[Request] = field(default_factory=list)
+    """The other samples of the prompt, waiting to fork from this one."""
+
+    first_token_time_s: float | None = None
+    finish_time_s: float | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that exist, on the host or in flight."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids) + self.num_in_flight_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status == "finished"

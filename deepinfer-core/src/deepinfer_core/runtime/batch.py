@@ -1,0 +1,44 @@
+"""`ForwardBatch`: everything a model's forward needs, as one argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from deepinfer_core.ops.meta import AttentionMeta
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """The cache views of one layer, over the shared pool. Possibly strided in the block axis."""
+
+    k_cache: Tensor
+    """[num_blocks, block_size, num_kv_heads, head_dim]"""
+    v_cache: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Attention metadata per layout group, and each layer's cache and group."""
+
+    groups: Sequence[AttentionMeta]
+    layer_groups: Sequence[int]
+    """Layer index -> index into `groups`."""
+    caches: Sequence[LayerCache]
+    """Layer index -> cache views."""
+
+    def of_layer(self, layer: int) -> tuple[AttentionMeta, LayerCache]:
+        return self.groups[self.layer_groups[layer]], self.caches[layer]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One step's packed tokens. A model sees this and nothing else."""
+
+    input_ids: Tensor
+    """[T] int32"""
+    positions: Tensor
+    """[T] int64"""
+    attention: AttentionBatch

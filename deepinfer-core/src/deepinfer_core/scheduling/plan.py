@@ -1,0 +1,113 @@
+"""What passes between scheduler and runner: host integers down, host integers up.
+
+Owns the vocabulary of one step. Knows no tensor and no request object; `request_ids` are the
+scheduler's own keys, which the runner hands through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from deepinfer_core.sampling_params import SamplingParams
+
+UNKNOWN_TOKEN_ID = -1
+"""A token that the host has not seen yet; the runner gathers it from the token pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """What the runner keeps about a request from the step in which it takes its row."""
+
+    row: int
+    params: SamplingParams
+    seed: int
+    """64-bit key of the random numbers; never None."""
+    sample_index: int
+    """0 .. n-1, part of the random counter."""
+    prompt_token_ids: Sequence[int]
+    stop_token_ids: frozenset[int]
+    """End-of-sequence ids and the request's own, masked until `min_tokens`."""
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    """`bad_words` as token sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUpdate:
+    """Blocks that a row's table gained: `block_table[first_index:] = block_ids`."""
+
+    group: int
+    row: int
+    first_index: int
+    block_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobsPlan:
+    """Log-probabilities wanted for the prompt tokens that one scheduled chunk predicts."""
+
+    index: int
+    """Index into `StepPlan.rows`."""
+    num_logprobs: int
+    target_token_ids: Sequence[int]
+    """The prompt ids at positions start+1 ..; at most one per scheduled token."""
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step. Parallel lists: index i is one scheduled request.
+
+    INVARIANT: `sum(num_scheduled_tokens) == len(token_ids)`, every entry is at least 1, and a row
+    appears at most once in `rows` and at most once in `sample_rows`.
+    """
+
+    step_id: int
+    request_ids: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    num_computed_tokens: list[int] = field(default_factory=list)
+    """Position of the first token that the step computes for request i."""
+    num_scheduled_tokens: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    """Input ids of the step, request after request; UNKNOWN_TOKEN_ID where in flight."""
+
+    sample_request_ids: list[int] = field(default_factory=list)
+    sample_rows: list[int] = field(default_factory=list)
+    """Rows that draw a token. Forked samples (`n`) draw from another request's logits."""
+    sample_sources: list[int] = field(default_factory=list)
+    """Index i whose last scheduled token gives the logits."""
+    sample_positions: list[int] = field(default_factory=list)
+    """Absolute position of the token to be drawn; an upper bound once drafts are in flight."""
+
+    prompt_logprobs: list[PromptLogprobsPlan] = field(default_factory=list)
+    row_starts: list[RowStart] = field(default_factory=list)
+    row_frees: list[int] = field(default_factory=list)
+    """Rows given back since the last plan; handled before `row_starts`."""
+    block_updates: list[BlockUpdate] = field(default_factory=list)
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
+    """(source, destination) blocks, copied before the forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of one token and of the most likely ones at its position."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 is the most likely token; ties go to the lower id."""
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What a settled step produced, parallel to `StepPlan.sample_rows`."""
+
+    token_ids: list[list[int]]
+    """One id per sampled row; more once drafts are accepted."""
+    logprobs: list[list[TokenLogprobs] | None] | None = None
+    """None when no row of the step asked for them."""
+    prompt_logprobs: list[list[TokenLogprobs]] = field(default_factory=list)
+    """Parallel to `StepPlan.prompt_logprobs`."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Sampled index -> why that request must end (for example: nothing left to draw)."""
