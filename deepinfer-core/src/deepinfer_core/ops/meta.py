@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_core.ops.table import BoundOp
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
@@ -38,7 +40,16 @@ class AttentionMeta:
     seq_len_bounds: Sequence[int]
     """Host, at least `seq_lens`."""
     plans: dict[str, Any] = field(default_factory=dict)
-    """Results of `KernelSpec.plan`, by `BoundOp.plan_key`; made once per step."""
+    """Results of `KernelSpec.plan`, by `BoundOp.plan_key`."""
+
+    def plan_for(self, bound: BoundOp) -> object | None:
+        """What the kernel's `plan` made of this batch; made by the first layer that asks."""
+        if bound.plan_fn is None:
+            return None
+        plan = self.plans.get(bound.plan_key)
+        if plan is None:
+            plan = self.plans[bound.plan_key] = bound.plan_fn(bound.problem, self)
+        return plan
 
     @property
     def num_reqs(self) -> int:

@@ -1,0 +1,150 @@
+"""From a plan of host integers to the tensors of one step.
+
+Owns the block tables of every row on the host. Knows nothing of requests or models. All integers
+of a step travel in one staging buffer, so that there is one copy to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
+from deepinfer_core.runtime.token_pool import TokenPool
+from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, BlockUpdate, StepPlan
+
+INITIAL_BLOCKS_PER_ROW = 64
+
+
+class BlockTables:
+    """Block tables of one layout group, a row per request; grows by doubling."""
+
+    def __init__(self, max_num_seqs: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.table: NDArray[np.int32] = np.zeros(
+            (max_num_seqs, INITIAL_BLOCKS_PER_ROW), dtype=np.int32
+        )
+
+    def update(self, change: BlockUpdate) -> None:
+        end = change.first_index + len(change.block_ids)
+        capacity = self.table.shape[1]
+        if end > capacity:
+            grow = max(end, 2 * capacity) - capacity
+            self.table = np.pad(self.table, ((0, 0), (0, grow)))
+        self.table[change.row, change.first_index : end] = change.block_ids
+
+
+class Step(NamedTuple):
+    """A built step: the model's batch, and where its logits come from."""
+
+    batch: ForwardBatch
+    last_token_indices: Tensor
+    """[B] int64: index of each request's last token in the packed step."""
+
+
+class BatchBuilder:
+    """Builds `ForwardBatch` from `StepPlan`."""
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        caches: Sequence[LayerCache],
+        token_pool: TokenPool,
+        *,
+        max_num_seqs: int,
+        device: torch.device,
+    ) -> None:
+        self._layer_groups = layout.layer_groups
+        self._caches = caches
+        self._token_pool = token_pool
+        self._device = device
+        self._pin_memory = device.type != "cpu"
+        self._tables = [BlockTables(max_num_seqs, group.block_size) for group in layout.groups]
+
+    def update_blocks(self, changes: Sequence[BlockUpdate]) -> None:
+        for change in changes:
+            self._tables[change.group].update(change)
+
+    def build(self, plan: StepPlan) -> Step:
+        """Copy one step to the device. Tokens in flight are gathered there, not waited for."""
+        rows = np.array(plan.rows, dtype=np.int64)
+        starts = np.array(plan.num_computed_tokens, dtype=np.int64)
+        query_lens = np.array(plan.num_scheduled_tokens, dtype=np.int64)
+        token_ids = np.array(plan.token_ids, dtype=np.int32)
+        ends = np.cumsum(query_lens)
+        seq_lens = starts + query_lens
+        num_tokens = len(token_ids)
+        # A token's position is its index in the step, moved by where its request begins.
+        positions = np.arange(num_tokens) + np.repeat(seq_lens - ends, query_lens)
+        token_rows = np.repeat(rows, query_lens)
+        in_flight = np.flatnonzero(token_ids == UNKNOWN_TOKEN_ID)
+
+        arrays: list[NDArray[np.int32] | NDArray[np.int64]] = [
+            positions,
+            ends - 1,
+            in_flight,
+            token_rows[in_flight],
+            positions[in_flight],
+            token_ids,
+            np.concatenate(([0], ends)).astype(np.int32),
+            seq_lens.astype(np.int32),
+        ]
+        longest = int(seq_lens.max())
+        for tables in self._tables:
+            size = tables.block_size
+            arrays.append(tables.table[rows, : -(-longest // size)])
+            blocks = tables.table[token_rows, positions // size]
+            arrays.append((blocks * size + positions % size).astype(np.int32))
+        tensors = stage(arrays, self._device, pin_memory=self._pin_memory)
+
+        device_positions, last_tokens, unknown, unknown_rows, unknown_positions = tensors[:5]
+        input_ids, cu_seqlens_q, device_seq_lens = tensors[5:8]
+        if len(in_flight):
+            input_ids[unknown] = self._token_pool.gather(unknown_rows, unknown_positions)
+        groups = [
+            AttentionMeta(
+                cu_seqlens_q=cu_seqlens_q,
+                seq_lens=device_seq_lens,
+                block_tables=tensors[8 + 2 * g],
+                slot_mapping=tensors[9 + 2 * g],
+                positions=device_positions,
+                block_size=tables.block_size,
+                query_lens=plan.num_scheduled_tokens,
+                seq_len_bounds=seq_lens.tolist(),
+            )
+            for g, tables in enumerate(self._tables)
+        ]
+        attention = AttentionBatch(groups, self._layer_groups, self._caches)
+        return Step(ForwardBatch(input_ids, device_positions, attention), last_tokens)
+
+
+def stage(
+    arrays: Sequence[NDArray[np.int32] | NDArray[np.int64]],
+    device: torch.device,
+    *,
+    pin_memory: bool,
+) -> list[Tensor]:
+    """Move arrays to the device in one copy; the results are views of one buffer.
+
+    The staging buffer is fresh each time: with page-locked memory torch's caching allocator
+    reuses it only once the copy has been done.
+    """
+    offsets = np.cumsum([0, *(-(-array.nbytes // 8) * 8 for array in arrays)])
+    host = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=pin_memory)
+    host_bytes = host.numpy()
+    for array, offset in zip(arrays, offsets, strict=False):
+        host_bytes[offset : offset + array.nbytes] = np.ascontiguousarray(array).view(np.uint8).ravel()
+    staged = host.to(device, non_blocking=True)
+    return [
+        staged[offset : offset + array.nbytes]
+        .view(torch.int64 if array.dtype == np.int64 else torch.int32)
+        .view(array.shape)
+        for array, offset in zip(arrays, offsets, strict=False)
+    ]

@@ -1,0 +1,79 @@
+"""The KV pool as a tensor: its size, and each layer's view of it.
+
+Bytes per page come from `kv.layout`; who owns which page is `kv.manager`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.errors import OutOfDeviceMemoryError
+from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.runtime.batch import LayerCache
+
+logger = logging.getLogger(__name__)
+
+MIN_BLOCKS = 2
+"""The null block and one to write to."""
+
+
+def choose_num_blocks(
+    layout: KVLayout, *, num_blocks: int | None, memory_fraction: float, free_bytes: int
+) -> int:
+    """Blocks for the pool: as configured, or as many as the fraction of free memory holds.
+
+    Args:
+        free_bytes: memory that is free once the weights are in place.
+
+    Raises:
+        OutOfDeviceMemoryError: not even `MIN_BLOCKS` pages fit.
+    """
+    if num_blocks is None:
+        budget_bytes = int(free_bytes * memory_fraction)
+        num_blocks = budget_bytes // layout.page_bytes
+        arithmetic = f"{free_bytes:,} bytes free x {memory_fraction:g} / {layout.page_bytes:,}"
+    else:
+        arithmetic = "as configured"
+    wanted_bytes = max(num_blocks, MIN_BLOCKS) * layout.page_bytes
+    if num_blocks < MIN_BLOCKS or wanted_bytes > free_bytes:
+        raise OutOfDeviceMemoryError(
+            wanted_bytes=wanted_bytes,
+            free_bytes=free_bytes,
+            hint="raise cache.memory_fraction, lower cache.num_blocks or cache.block_size",
+        )
+    tokens = (num_blocks - 1) * layout.groups[0].block_size
+    logger.info(
+        "KV pool: %d blocks of %d bytes (%s) = %.2f GiB, room for %d tokens of group 0",
+        num_blocks, layout.page_bytes, arithmetic, wanted_bytes / 2**30, tokens,
+    )  # fmt: skip
+    return num_blocks
+
+
+def allocate_pool(layout: KVLayout, num_blocks: int, device: torch.device) -> Tensor:
+    """[num_blocks, page_bytes] uint8, zero-filled: kernels may read slots nobody wrote."""
+    return torch.zeros(num_blocks, layout.page_bytes, dtype=torch.uint8, device=device)
+
+
+def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[LayerCache]:
+    """Each layer's key and value views over the pool, in model layer order.
+
+    LAYOUT: a page holds [layer of the group][k | v][block_size][num_kv_heads][head_dim], so a view
+    is contiguous inside a block and strided by `page_bytes` from block to block.
+    """
+    num_blocks = pool.shape[0]
+    typed = pool.view(dtype)
+    caches: dict[int, LayerCache] = {}
+    for group in layout.groups:
+        kv = group.layer_kv
+        shape = (num_blocks, group.block_size, kv.num_kv_heads, kv.head_dim)
+        size = group.block_size * kv.num_kv_heads * kv.head_dim
+        for order, layer in enumerate(group.layers):
+            start = 2 * order * size
+            caches[layer] = LayerCache(
+                k_cache=typed[:, start : start + size].view(shape),
+                v_cache=typed[:, start + size : start + 2 * size].view(shape),
+            )
+    return [caches[layer] for layer in range(len(caches))]
