@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 FEATURES: frozenset[str] = frozenset(
     {
@@ -46,6 +46,8 @@ class Problem:
     """Named static sizes, sorted: `head_dim`, `num_kv_heads`, `in_features`, `block_size`, ..."""
     kv_dtype: str | None = None
     features: frozenset[str] = frozenset()
+    scheme: str | None = None
+    """How operands are quantised, such as `int8_token`; None for plain operands."""
     role: str = ""
     """Where in the model, such as `attn.qkv`; shown to people, matched by policies."""
 
@@ -68,6 +70,8 @@ class Caps:
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Named sizes that are supported, such as `{"head_dim": (64, 128)}`; unnamed sizes are free."""
     features: frozenset[str] = frozenset()
+    schemes: tuple[str, ...] = ()
+    """Quantisation schemes; empty: plain operands only."""
 
 
 @dataclass(frozen=True, slots=True)

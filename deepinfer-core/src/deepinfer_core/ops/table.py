@@ -1,0 +1,250 @@
+"""`OpTable`: selection once at load, plain calls afterwards.
+
+Layers bind their ops at construction and keep the `BoundOp`. The table then freezes, so that
+nothing is selected, imported or looked up in a step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from deepinfer_core.errors import ConfigError, EngineError, PluginError
+from deepinfer_core.ops.registry import (
+    OpChoice,
+    SelectionRules,
+    describe_problem,
+    needs_adapter,
+    op_name,
+    select,
+)
+from deepinfer_core.ops.spec import OP_SPECS, OpSpec
+from deepinfer_core.plugin_api.device import DeviceInfo
+from deepinfer_core.plugin_api.kernel import FEATURES, KernelSpec, Problem
+from deepinfer_core.plugin_api.records import KernelPolicy
+from deepinfer_core.plugin_api.target import load_target
+
+logger = logging.getLogger(__name__)
+
+PlanFunction = Callable[[Problem, Any], object]
+
+
+class BoundOp:
+    """A kernel that was chosen for one problem; call it as the op's signature says."""
+
+    __slots__ = ("fn", "plan_fn", "plan_key", "problem", "provider")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        provider: str,
+        problem: Problem,
+        plan_fn: PlanFunction | None = None,
+    ) -> None:
+        self.fn = fn
+        self.provider = provider
+        self.problem = problem
+        self.plan_fn = plan_fn
+        self.plan_key = plan_key(provider, problem)
+        """Equal for bound ops that can share one plan per step; the role does not count."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"BoundOp({describe_problem(self.problem)} -> {self.provider})"
+
+
+def plan_key(provider: str, problem: Problem) -> str:
+    """Everything that a plan may depend on, besides the step's batch."""
+    sizes = ",".join(f"{name}={size}" for name, size in problem.shape)
+    features = ",".join(sorted(problem.features))
+    dtypes = f"{problem.dtype}/{problem.kv_dtype}/{problem.scheme}"
+    return f"{problem.op}|{provider}|{dtypes}|{sizes}|{features}"
+
+
+class OpTable:
+    """Binds problems to kernels and remembers the choices. Made by `make_op_table`."""
+
+    def __init__(
+        self, kernels: Sequence[KernelSpec], specs: Mapping[str, OpSpec], rules: SelectionRules
+    ) -> None:
+        self._kernels = kernels
+        self._specs = specs
+        self._rules = rules
+        self._bound: dict[Problem, BoundOp] = {}
+        self._choices: dict[Problem, OpChoice] = {}
+        self._is_frozen = False
+
+    def bind(
+        self,
+        op: str,
+        *,
+        dtype: str,
+        role: str = "",
+        kv_dtype: str | None = None,
+        features: Iterable[str] = (),
+        scheme: str | None = None,
+        **shape: int,
+    ) -> BoundOp:
+        """Choose the kernel for a layer's problem and import it. Equal problems share one.
+
+        Args:
+            op: name without major, such as `attn.paged`.
+            dtype: of the activations, such as `bfloat16`.
+            role: where in the model, such as `attn.qkv`.
+            features: optional features that the layer will use.
+            shape: named static sizes, such as `head_dim=64`.
+
+        Raises:
+            UnsupportedOpError: nothing can serve, or nothing of what was named; with all reasons.
+            PluginError: the chosen kernel cannot be imported.
+            EngineError: the table is frozen, or the op or a feature does not exist.
+        """
+        if self._is_frozen:
+            raise EngineError(f"op {op} bound after the op table was frozen; bind at construction")
+        problem = Problem(
+            op=op,
+            dtype=dtype,
+            shape=tuple(sorted(shape.items())),
+            kv_dtype=kv_dtype,
+            features=frozenset(features),
+            scheme=scheme,
+            role=role,
+        )
+        if problem not in self._bound:
+            self._bound[problem] = self._select(problem)
+        return self._bound[problem]
+
+    def freeze(self) -> None:
+        """Refuse further binding; idempotent. Says once for each op that runs on a reference."""
+        if self._is_frozen:
+            return
+        self._is_frozen = True
+        slow = sorted({c.op for c in self._choices.values() if c.is_reference_on_accelerator})
+        if slow:
+            logger.warning(
+                "reference kernels serve %s on %s: correct but slow; "
+                "see `deepinfer kernels explain`, or refuse them with strict=True",
+                ", ".join(slow),
+                self._rules.device.kind,
+            )
+
+    def choices(self) -> list[OpChoice]:
+        """Every selection so far, in order of binding."""
+        return list(self._choices.values())
+
+    def planners(self) -> list[BoundOp]:
+        """Bound ops whose kernel plans, one for each distinct `plan_key`."""
+        by_key = {bound.plan_key: bound for bound in self._bound.values() if bound.plan_fn}
+        return list(by_key.values())
+
+    def _select(self, problem: Problem) -> BoundOp:
+        spec = self._specs.get(problem.op)
+        if spec is None:
+            raise EngineError(f"no op is named {problem.op}; known: {', '.join(self._specs)}")
+        if unknown := problem.features - FEATURES:
+            raise EngineError(f"op {problem.op} bound with unknown features {sorted(unknown)}")
+        choice = select(spec, problem, self._kernels, self._rules)
+        fn, plan_fn = _load_kernel(choice.kernel, spec)
+        self._choices[problem] = choice
+        return BoundOp(fn, provider=choice.provider, problem=problem, plan_fn=plan_fn)
+
+
+def make_op_table(
+    kernels: Sequence[KernelSpec],
+    *,
+    device: DeviceInfo,
+    overrides: Mapping[str, str | tuple[str, ...]] | None = None,
+    policies: Sequence[KernelPolicy] = (),
+    batch_invariant: bool = False,
+    deterministic: bool = False,
+    strict: bool = False,
+    specs: Mapping[str, OpSpec] = OP_SPECS,
+) -> OpTable:
+    """Make the table that a model's layers bind against.
+
+    Args:
+        kernels: what plugins and core offer on this device.
+        overrides: op, `family.*` or `*` to a provider, or to several in order of preference.
+        policies: preferences of plugins, first match counts.
+        batch_invariant, deterministic: use only kernels that claim it.
+        strict: refuse reference kernels for hot ops on an accelerator.
+        specs: the known ops.
+
+    Raises:
+        ConfigError: an override names an op or a provider that does not exist.
+    """
+    named = {
+        pattern: (providers,) if isinstance(providers, str) else tuple(providers)
+        for pattern, providers in (overrides or {}).items()
+    }
+    _check_overrides(named, kernels, specs)
+    wanted = {"batch_invariant": batch_invariant, "deterministic": deterministic}
+    rules = SelectionRules(
+        device=device,
+        overrides=named,
+        policies=policies,
+        required_features=frozenset(name for name, is_on in wanted.items() if is_on),
+        strict=strict,
+    )
+    return OpTable(kernels, specs, rules)
+
+
+def _check_overrides(
+    named: Mapping[str, tuple[str, ...]],
+    kernels: Sequence[KernelSpec],
+    specs: Mapping[str, OpSpec],
+) -> None:
+    offered = {kernel.provider for kernel in kernels}
+    patterns = {"*", *specs, *(f"{spec.family}.*" for spec in specs.values())}
+    for pattern, providers in named.items():
+        if pattern not in patterns:
+            raise ConfigError(
+                "no such op",
+                field="device.kernels",
+                value=pattern,
+                allowed=", ".join(sorted(patterns)),
+            )
+        for provider in providers:
+            if provider not in offered:
+                raise ConfigError(
+                    f"no plugin offers this provider (asked for {pattern}); "
+                    "`deepinfer plugins` says which plugins failed",
+                    field="device.kernels",
+                    value=provider,
+                    allowed=", ".join(sorted(offered)),
+                )
+
+
+def _load_kernel(
+    kernel: KernelSpec, spec: OpSpec
+) -> tuple[Callable[..., Any], PlanFunction | None]:
+    try:
+        fn = load_target(kernel.target)
+        plan_fn = load_target(kernel.plan) if kernel.plan else None
+    except Exception as error:
+        raise PluginError(
+            f"kernel {kernel.provider} of {op_name(kernel.op)} cannot be imported: "
+            f"{type(error).__name__}: {error}; repair or block its plugin, "
+            f"or name another provider in kernels=",
+            hook=f"target {kernel.target}",
+        ) from error
+    if needs_adapter(kernel, spec) and spec.previous:
+        fn = load_target(spec.previous)(fn)
+    return fn, plan_fn
+
+
+def reference_kernels_on_cpu() -> list[KernelSpec]:
+    return list(load_target("deepinfer_core.ops.builtin:reference_kernels")())
+
+
+def reference_table(**options: Any) -> OpTable:
+    """A table of the built-in kernels alone, on the CPU.
+
+    Args:
+        options: as for `make_op_table`, without `kernels` and `device`.
+    """
+    return make_op_table(reference_kernels_on_cpu(), device=DeviceInfo(kind="cpu"), **options)
