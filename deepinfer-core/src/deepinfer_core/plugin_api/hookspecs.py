@@ -97,7 +97,7 @@ def deepinfer_kernel_policy(device: DeviceInfo, model: ModelFacts) -> Iterable[K
 
     @hookimpl
     def deepinfer_kernel_policy(device, model):
-        if model.config.get("num_key_value_heads") == 1:
+        if model.raw_config.get("num_key_value_heads") == 1:
             return [KernelPolicy("attn.paged", ("acme.mqa",), "one kv head: no split needed")]
     """
 

@@ -61,8 +61,13 @@ class ModelFacts(Protocol):
     def architecture(self) -> str: ...
 
     @property
-    def config(self) -> Mapping[str, Any]:
-        """The normalised Hugging Face configuration."""
+    def dtype(self) -> str:
+        """The checkpoint's own."""
+        ...
+
+    @property
+    def raw_config(self) -> Mapping[str, Any]:
+        """The checkpoint's own fields, under their Hugging Face names."""
         ...
 
 

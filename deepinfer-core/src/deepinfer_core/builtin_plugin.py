@@ -1,0 +1,40 @@
+"""Core's own plugin: the CPU, and the torch references as kernels for any device.
+
+Registers through the same manager as everybody else's.
+"""
+
+from __future__ import annotations
+
+from deepinfer_core import __version__
+from deepinfer_core.host_machine import cpu_features, memory_info
+from deepinfer_core.ops.builtin import reference_kernels
+from deepinfer_core.plugin_api import (
+    API_VERSION,
+    DeviceInfo,
+    HostInfo,
+    KernelSpec,
+    PluginInfo,
+    hookimpl,
+)
+
+NAME = "core"
+DISTRIBUTION = "deepinfer-core"
+
+
+@hookimpl
+def deepinfer_plugin_info() -> PluginInfo:
+    return PluginInfo(NAME, __version__, "DeepInfer", api=f"=={API_VERSION}")
+
+
+@hookimpl
+def deepinfer_probe(host: HostInfo) -> list[DeviceInfo]:
+    return [
+        DeviceInfo(
+            kind="cpu", arch=host.machine, memory_bytes=memory_info()[1], features=cpu_features()
+        )
+    ]
+
+
+@hookimpl
+def deepinfer_kernels() -> list[KernelSpec]:
+    return reference_kernels()

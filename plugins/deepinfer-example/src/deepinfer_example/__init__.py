@@ -1,0 +1,1 @@
+"""The tutorial plugin of DeepInfer. See README.md."""
