@@ -1,0 +1,170 @@
+"""The pre-norm decoder that every dense and MoE family here shares.
+
+Families differ in their configuration only; each has a small class that reads it. Parameter names
+follow the checkpoints, save where a layer fuses several tensors.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.decoder_config import DecoderConfig
+from deepinfer_core.models.layers.attention import Attention
+from deepinfer_core.models.layers.embedding import VocabMatrix
+from deepinfer_core.models.layers.mlp import GatedMLP
+from deepinfer_core.models.layers.moe import SparseMoE
+from deepinfer_core.models.layers.norm import RMSNorm
+from deepinfer_core.models.layers.rotary import RotaryTable
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import ForwardBatch, LayerCache
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then a dense or sparse feed-forward layer, each behind a norm."""
+
+    def __init__(self, ops: OpTable, config: DecoderConfig, layer: int, *, dtype: str) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.norm_eps
+        self.input_layernorm = RMSNorm(
+            ops, size, eps, dtype=dtype, role="attn.norm", residual=layer > 0
+        )
+        self.self_attn = Attention(ops, config, window_size=config.windows[layer], dtype=dtype)
+        self.post_attention_layernorm = RMSNorm(
+            ops, size, eps, dtype=dtype, role="mlp.norm", residual=True
+        )
+        self.mlp: nn.Module
+        if config.moe is not None and layer in config.moe.layers:
+            self.mlp = SparseMoE(ops, size, config.moe, dtype=dtype)
+        else:
+            self.mlp = GatedMLP(
+                ops, size, config.intermediate_size, dtype=dtype, bias=config.mlp_bias
+            )
+
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        cos_sin: Tensor,
+        meta: AttentionMeta,
+        cache: LayerCache,
+    ) -> tuple[Tensor, Tensor]:
+        """Give this layer's output, not yet added to the residual stream, and the stream."""
+        x, residual = self.input_layernorm.add_norm(x, residual)
+        x = self.self_attn(x, positions, cos_sin, meta, cache)
+        x, residual = self.post_attention_layernorm.add_norm(x, residual)
+        return self.mlp(x), residual
+
+
+class DecoderStack(nn.Module):
+    """Embedding, layers and the last norm."""
+
+    def __init__(self, ops: OpTable, config: DecoderConfig, *, dtype: str) -> None:
+        super().__init__()
+        self.embed_tokens = VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.layers = nn.ModuleList(
+            DecoderLayer(ops, config, layer, dtype=dtype) for layer in range(config.num_layers)
+        )
+        self.norm = RMSNorm(
+            ops, config.hidden_size, config.norm_eps, dtype=dtype, role="final.norm", residual=True
+        )
+        self.rotary = RotaryTable(config.rope)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states [T, C] of the T packed tokens."""
+        attention, positions = batch.attention, batch.positions
+        longest = max((meta.max_seq_len for meta in attention.groups), default=0)
+        cos_sin = self.rotary.cos_sin(longest, positions.device)
+        x, residual = self.embed_tokens(batch.input_ids), None
+        for index, layer in enumerate(self.layers):
+            x, residual = layer(x, residual, positions, cos_sin, *attention.of_layer(index))
+        x, _ = self.norm.add_norm(x, residual)
+        return x
+
+
+class DecoderModel(nn.Module):
+    """A causal language model. Construct on the meta device, then load weights.
+
+    Args:
+        config: what `read_config` of the same class gave.
+        ops: not frozen yet; every layer binds its ops here.
+        dtype: of weights and activations: `float32`, `bfloat16` or `float16`.
+
+    Raises:
+        UnsupportedOpError: no kernel can serve one of the layers.
+    """
+
+    def __init__(self, config: DecoderConfig, ops: OpTable, *, dtype: str) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.vocab_size = config.vocab_size
+        self.model = DecoderStack(ops, config, dtype=dtype)
+        self.lm_head = (
+            None
+            if config.tie_word_embeddings
+            else VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
+        )
+        self.head_gemm = ops.bind(
+            "gemm.dense",
+            dtype=dtype,
+            role="lm_head",
+            in_features=config.hidden_size,
+            out_features=config.vocab_size,
+        )
+
+    @classmethod
+    @abstractmethod
+    def read_config(cls, raw: RawConfig) -> DecoderConfig:
+        """Normalise a checkpoint's configuration.
+
+        Raises:
+            ModelLoadError: a field is missing, malformed or not supported; names file and field.
+        """
+
+    def layer_kv(self) -> list[LayerKV]:
+        """What each attention layer stores per token, in layer order."""
+        config = self.config
+        return [
+            LayerKV(
+                kind="full" if window_size is None else "window",
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                dtype_bytes=self.dtype.itemsize,
+                window_size=window_size,
+            )
+            for window_size in config.windows
+        ]
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states [T, C] after the last norm; writes keys and values of the T tokens."""
+        hidden_states: Tensor = self.model(batch)
+        return hidden_states
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """[L, C] -> [L, V] float32."""
+        logits: Tensor = self.head_gemm(hidden_states, self._head_weight())
+        return logits.float()
+
+    @torch.inference_mode()
+    def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
+        """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
+        logits: Tensor = self.head_gemm(hidden_states, self._head_weight()[start:stop])
+        return logits.float()
+
+    def is_redundant(self, name: str) -> bool:
+        """Whether a checkpoint tensor repeats what the model has or computes itself."""
+        if name.endswith(("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")):
+            return True
+        return name == "lm_head.weight" and self.lm_head is None
+
+    def _head_weight(self) -> Tensor:
+        return (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight

@@ -1,0 +1,133 @@
+"""`DecoderConfig`: the facts of a decoder-only transformer, normalised over model families.
+
+Torch-free. What differs between families (biases, windows, experts) is decided by each model
+class in its `read_config`; the common part is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.rope_config import RopeConfig, read_rope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeConfig:
+    """Routed experts of the sparse layers."""
+
+    num_experts: int
+    num_experts_per_token: int
+    intermediate_size: int
+    """Of one expert."""
+    renormalize: bool
+    """The weights of the chosen experts sum to 1."""
+    layers: frozenset[int]
+    """Layers that have experts; the others have one dense MLP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """Everything that building a decoder needs."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    max_position: int
+    """Longest context, rope scaling included."""
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    windows: tuple[int | None, ...]
+    """Per layer: tokens visible including the current one; None sees everything."""
+    rope: RopeConfig
+    moe: MoeConfig | None = None
+
+    @property
+    def attention_scale(self) -> float:
+        return float(self.head_dim**-0.5)
+
+
+def read_decoder_config(
+    raw: RawConfig,
+    *,
+    windows: Sequence[int | None],
+    qkv_bias: bool = False,
+    o_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+    default_head_dim: int | None = None,
+    moe: MoeConfig | None = None,
+) -> DecoderConfig:
+    """Read the fields that all families share; the family passes the rest.
+
+    Raises:
+        ModelLoadError: a field is missing, malformed, or asks for what no model here computes.
+    """
+    if (activation := raw.text("hidden_act", "silu")) != "silu":
+        raise ModelLoadError(f"{raw.source}: hidden_act {activation!r}; only silu is supported")
+    hidden_size = raw.integer("hidden_size")
+    num_q_heads = raw.integer("num_attention_heads")
+    num_kv_heads = raw.integer("num_key_value_heads", num_q_heads)
+    if not num_kv_heads or num_q_heads % num_kv_heads:
+        raise ModelLoadError(
+            f"{raw.source}: {num_q_heads} query heads do not divide over {num_kv_heads} kv heads"
+        )
+    head_dim = raw.integer("head_dim", default_head_dim or hidden_size // num_q_heads)
+    rope = read_rope(raw, head_dim=head_dim, max_position=raw.integer("max_position_embeddings"))
+    return DecoderConfig(
+        vocab_size=raw.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=raw.integer("intermediate_size"),
+        num_layers=raw.integer("num_hidden_layers"),
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        norm_eps=raw.number("rms_norm_eps", 1e-6),
+        max_position=rope.reachable_position,
+        tie_word_embeddings=raw.flag("tie_word_embeddings", False),
+        qkv_bias=qkv_bias,
+        o_bias=o_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        windows=tuple(windows),
+        rope=rope,
+        moe=moe,
+    )
+
+
+def read_windows(
+    raw: RawConfig, *, window_size: int | None, first_window_layer: int = 0
+) -> tuple[int | None, ...]:
+    """Give each layer its window.
+
+    Args:
+        window_size: tokens visible including the current one; None: no layer has a window.
+        first_window_layer: without an explicit `layer_types` list, layers before it see all.
+    """
+    num_layers = raw.integer("num_hidden_layers")
+    types = raw.optional_list("layer_types", str)
+    if types is None:
+        return tuple(window_size if i >= first_window_layer else None for i in range(num_layers))
+    if len(types) != num_layers:
+        raise ModelLoadError(
+            f"{raw.source}: {len(types)} layer_types for {num_layers} hidden layers"
+        )
+    unknown = sorted(set(types) - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise ModelLoadError(
+            f"{raw.source}: layer types {', '.join(unknown)} are unknown; "
+            "known: full_attention, sliding_attention"
+        )
+    if window_size is None and "sliding_attention" in types:
+        raise ModelLoadError(f"{raw.source}: layer_types has windows but no sliding_window is set")
+    return tuple(window_size if kind == "sliding_attention" else None for kind in types)

@@ -1,0 +1,95 @@
+"""Causal self-attention with grouped query heads over the paged cache."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from deepinfer_core.models.decoder_config import DecoderConfig
+from deepinfer_core.models.layers.linear import Linear, MergedLinear
+from deepinfer_core.models.layers.norm import RMSNorm
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import LayerCache
+
+
+class Attention(nn.Module):
+    """Project, rotate, store keys and values, attend, project back."""
+
+    def __init__(
+        self, ops: OpTable, config: DecoderConfig, *, window_size: int | None, dtype: str
+    ) -> None:
+        super().__init__()
+        self.head_dim = head_dim = config.head_dim
+        self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
+        self.scale = config.attention_scale
+        self.window_size = window_size
+        q_size, kv_size, _ = (count * head_dim for count in self.head_counts)
+        self.qkv_proj = MergedLinear(
+            ops,
+            config.hidden_size,
+            {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size},
+            dtype=dtype,
+            role="attn.qkv",
+            bias=config.qkv_bias,
+        )
+        self.o_proj = Linear(
+            ops, q_size, config.hidden_size, dtype=dtype, role="attn.out", bias=config.o_bias
+        )
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(ops, head_dim, config.norm_eps, dtype=dtype, role="attn.q_norm")
+            self.k_norm = RMSNorm(ops, head_dim, config.norm_eps, dtype=dtype, role="attn.k_norm")
+        self.rotate = ops.bind(
+            "rope.apply",
+            dtype=dtype,
+            role="attn.rope",
+            head_dim=head_dim,
+            rotary_dim=config.rope.rotary_dim,
+        )
+        self.store = ops.bind(
+            "kv.store",
+            dtype=dtype,
+            role="attn.store",
+            features=("strided_cache",),
+            head_dim=head_dim,
+            num_kv_heads=config.num_kv_heads,
+        )
+        self.attend = ops.bind(
+            "attn.paged",
+            dtype=dtype,
+            role="attn.core",
+            features=("varlen", "strided_cache", *(() if window_size is None else ("window",))),
+            head_dim=head_dim,
+            num_q_heads=config.num_q_heads,
+            num_kv_heads=config.num_kv_heads,
+        )
+
+    def forward(
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, meta: AttentionMeta, cache: LayerCache
+    ) -> Tensor:
+        """[T, C] -> [T, C]; writes the T tokens' keys and values into the cache.
+
+        Args:
+            positions: [T] int64.
+            cos_sin: [P, rotary_dim] float32, see `RotaryTable`.
+            meta: of this layer's layout group.
+        """
+        num_tokens = x.shape[0]
+        qkv = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
+        q, k, v = qkv.split(self.head_counts, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q = self.q_norm(q.reshape(-1, self.head_dim)).view_as(q)
+            k = self.k_norm(k.reshape(-1, self.head_dim)).view_as(k)
+        q, k = self.rotate(q, k, positions, cos_sin)
+        self.store(k, v, cache.k_cache, cache.v_cache, meta.slot_mapping)
+        o = self.attend(
+            q,
+            cache.k_cache,
+            cache.v_cache,
+            meta,
+            self.scale,
+            window=self.window_size,
+            plan=meta.plans.get(self.attend.plan_key),
+        )
+        y: Tensor = self.o_proj(o.view(num_tokens, -1))
+        return y

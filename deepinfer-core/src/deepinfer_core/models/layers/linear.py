@@ -1,0 +1,72 @@
+"""Linear layers over `gemm.dense`. Knows nothing of what is projected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+
+from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.ops.table import OpTable
+
+
+class Linear(nn.Module):
+    """y = x W^T + b, with W [out_features, in_features]."""
+
+    def __init__(
+        self,
+        ops: OpTable,
+        in_features: int,
+        out_features: int,
+        *,
+        dtype: str,
+        role: str,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.weight = empty_parameter(out_features, in_features, dtype=dtype)
+        self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
+        self.gemm = ops.bind(
+            "gemm.dense",
+            dtype=dtype,
+            role=role,
+            features=("bias",) if bias else (),
+            in_features=in_features,
+            out_features=out_features,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, in_features] -> [T, out_features]."""
+        y: Tensor = self.gemm(x, self.weight, self.bias)
+        return y
+
+
+class MergedLinear(Linear):
+    """Several projections of one input as one GEMM; outputs side by side, in the given order.
+
+    Args:
+        parts: checkpoint name of each projection -> its output features.
+    """
+
+    def __init__(
+        self,
+        ops: OpTable,
+        in_features: int,
+        parts: Mapping[str, int],
+        *,
+        dtype: str,
+        role: str,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(ops, in_features, sum(parts.values()), dtype=dtype, role=role, bias=bias)
+        self.parts = dict(parts)
+
+    def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
+        """Rows of the weight and of the bias, under the names of the separate projections."""
+        parent = path.rpartition(".")[0]
+        start = 0
+        for name, size in self.parts.items():
+            yield f"{parent}.{name}.weight", self.weight.data[start : start + size]
+            if self.bias is not None:
+                yield f"{parent}.{name}.bias", self.bias.data[start : start + size]
+            start += size

@@ -1,0 +1,36 @@
+"""The gated feed-forward layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from deepinfer_core.models.layers.linear import Linear, MergedLinear
+from deepinfer_core.ops.table import OpTable
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(
+        self, ops: OpTable, hidden_size: int, intermediate_size: int, *, dtype: str, bias: bool
+    ) -> None:
+        super().__init__()
+        self.gate_up_proj = MergedLinear(
+            ops,
+            hidden_size,
+            {"gate_proj": intermediate_size, "up_proj": intermediate_size},
+            dtype=dtype,
+            role="mlp.gate_up",
+            bias=bias,
+        )
+        self.down_proj = Linear(
+            ops, intermediate_size, hidden_size, dtype=dtype, role="mlp.down", bias=bias
+        )
+        self.silu_mul = ops.bind(
+            "act.silu_mul", dtype=dtype, role="mlp.act", intermediate_size=intermediate_size
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, C] -> [T, C]."""
+        y: Tensor = self.down_proj(self.silu_mul(self.gate_up_proj(x)))
+        return y

@@ -1,0 +1,71 @@
+"""Routed experts: a router, and all experts' weights in two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from deepinfer_core.models.decoder_config import MoeConfig
+from deepinfer_core.models.layers.linear import Linear
+from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.ops.table import OpTable
+
+
+class Experts(nn.Module):
+    """Gated feed-forward experts: `w13` [E, 2F, C] gate above up, `w2` [E, C, F]."""
+
+    def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
+        super().__init__()
+        self.intermediate_size = moe.intermediate_size
+        self.w13 = empty_parameter(
+            moe.num_experts, 2 * moe.intermediate_size, hidden_size, dtype=dtype
+        )
+        self.w2 = empty_parameter(moe.num_experts, hidden_size, moe.intermediate_size, dtype=dtype)
+        self.experts = ops.bind(
+            "moe.experts",
+            dtype=dtype,
+            role="moe.experts",
+            hidden_size=hidden_size,
+            intermediate_size=moe.intermediate_size,
+            num_experts=moe.num_experts,
+            top_k=moe.num_experts_per_token,
+        )
+
+    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """[T, C], ids [T, K] int32, weights [T, K] float32 -> [T, C]."""
+        y: Tensor = self.experts(x, ids, weights, self.w13, self.w2)
+        return y
+
+    def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
+        """One gate, up and down matrix per expert, as checkpoints store them."""
+        size = self.intermediate_size
+        for expert, (w13, w2) in enumerate(zip(self.w13.data, self.w2.data, strict=True)):
+            yield f"{path}.{expert}.gate_proj.weight", w13[:size]
+            yield f"{path}.{expert}.up_proj.weight", w13[size:]
+            yield f"{path}.{expert}.down_proj.weight", w2
+
+
+class SparseMoE(nn.Module):
+    """Each token goes through the K experts that its router scores highest."""
+
+    def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
+        super().__init__()
+        self.top_k = moe.num_experts_per_token
+        self.renormalize = moe.renormalize
+        self.gate = Linear(ops, hidden_size, moe.num_experts, dtype=dtype, role="moe.gate")
+        self.route = ops.bind(
+            "moe.route",
+            dtype=dtype,
+            role="moe.route",
+            features=("renormalize",) if moe.renormalize else (),
+            num_experts=moe.num_experts,
+            top_k=moe.num_experts_per_token,
+        )
+        self.experts = Experts(ops, hidden_size, moe, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, C] -> [T, C]."""
+        ids, weights = self.route(self.gate(x), self.top_k, renormalize=self.renormalize)
+        y: Tensor = self.experts(x, ids, weights)
+        return y

@@ -1,0 +1,47 @@
+"""How checkpoint tensors map onto a model's parameters.
+
+A layer that fuses several checkpoint tensors into one parameter implements `Packed`; every other
+parameter has the checkpoint's own name. The loader writes into the views given here, so a fused
+weight is never assembled from copies. Knows no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class Packed(Protocol):
+    """A layer whose parameters hold several checkpoint tensors."""
+
+    def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield (checkpoint name, view of a parameter) for every tensor of this layer.
+
+        Args:
+            path: of the layer in the model, such as `model.layers.0.self_attn.qkv_proj`.
+        """
+        ...
+
+
+def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor that the model wants from a checkpoint: name -> where it goes.
+
+    The views alias the parameters; on the meta device they still have shapes and dtypes.
+    """
+    views: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Packed):
+            views.update(module.unpacked(path))
+        else:
+            own = module.named_parameters(prefix=path, recurse=False)
+            views.update((name, parameter.data) for name, parameter in own)
+    return views
+
+
+def empty_parameter(*shape: int, dtype: str) -> nn.Parameter:
+    """An unfilled parameter on the current default device; never trained."""
+    return nn.Parameter(torch.empty(shape, dtype=getattr(torch, dtype)), requires_grad=False)

@@ -1,0 +1,73 @@
+"""From a checkpoint to a model with its weights in place: build on meta, check, then stream.
+
+Weights exist once: parameters are allocated on the device and each checkpoint tensor is copied
+into its place, converted on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.layers.packed import checkpoint_views
+from deepinfer_core.models.registry import ModelRegistry
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.weights.checkpoint import Checkpoint
+from deepinfer_core.weights.dummy import fill_dummy
+from deepinfer_core.weights.model_info import ModelInfo
+from deepinfer_core.weights.strict import check_names
+
+Progress = Callable[[str, int], None]
+"""Called with (tensor name, bytes now in place) after each tensor."""
+
+
+def build_model(
+    info: ModelInfo, ops: OpTable, *, dtype: str, registry: ModelRegistry | None = None
+) -> DecoderModel:
+    """Construct the model on the meta device: all ops bound, no memory for weights.
+
+    Args:
+        ops: not frozen; freeze it afterwards.
+        dtype: `float32`, `bfloat16` or `float16`, of weights and activations.
+        registry: with the models of plugins; default: the built-in ones.
+
+    Raises:
+        UnsupportedOpError: no kernel can serve one of the layers.
+        ModelLoadError, PluginError: the architecture has no class.
+    """
+    model_class = (registry or ModelRegistry()).resolve(info.architecture)
+    with torch.device("meta"):
+        return model_class(info.config, ops, dtype=dtype).eval()
+
+
+def load_weights(
+    model: DecoderModel,
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str,
+    progress: Progress | None = None,
+) -> None:
+    """Allocate the model's parameters on the device and fill them.
+
+    Blocks until everything is read. Nothing is allocated when names or shapes do not fit.
+
+    Raises:
+        ModelLoadError: names are missing, unexpected or mismatched, or a file cannot be read.
+    """
+    source = checkpoint.source
+    names: list[str] = []
+    if source is not None:
+        names = check_names(
+            checkpoint_views(model), source.entries, model.is_redundant, checkpoint.info.path
+        )
+    model.to_empty(device=device)
+    views = checkpoint_views(model)
+    if source is None:
+        fill_dummy(views, progress)
+        return
+    for name in names:
+        source.read_into(name, views[name])
+        if progress is not None:
+            progress(name, views[name].nbytes)

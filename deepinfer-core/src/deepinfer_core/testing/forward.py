@@ -1,0 +1,114 @@
+"""Run a model by hand: paged caches and batches without a scheduler or an engine.
+
+For tests and for looking at a model. Blocks are handed out in shuffled order, unwritten slots hold
+garbage, and blocks that leave a window are replaced by the null block, as in the real engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.interface import Model
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
+
+GARBAGE = 1e4
+
+
+class HandRunner:
+    """Sequences by a key of the caller's choice, each growing by the chunks it is fed.
+
+    Args:
+        num_blocks: of every layout group; one of them is the null block.
+    """
+
+    def __init__(self, model: Model, *, block_size: int = 16, num_blocks: int = 64) -> None:
+        self.model = model
+        self.block_size = block_size
+        layers = model.layer_kv()
+        self.kinds: list[LayerKV] = list(dict.fromkeys(layers))
+        self.layer_groups = [self.kinds.index(layer) for layer in layers]
+        self.caches = [_empty_cache(layer, num_blocks, block_size, model.dtype) for layer in layers]
+        order = list(range(1, num_blocks))
+        random.Random(0).shuffle(order)
+        self.free_blocks = [list(order) for _ in self.kinds]
+        self.block_tables: list[dict[int, list[int]]] = [{} for _ in self.kinds]
+        self.lengths: dict[int, int] = {}
+
+    def feed(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
+        """Compute the next tokens of several sequences in one step.
+
+        Args:
+            chunks: sequence -> its next token ids, at least one.
+
+        Returns:
+            sequence -> logits [number of its tokens, V] float32.
+        """
+        query_lens = [len(ids) for ids in chunks.values()]
+        starts = [self.lengths.get(key, 0) for key in chunks]
+        seq_lens = [start + count for start, count in zip(starts, query_lens, strict=True)]
+        self.lengths.update(zip(chunks, seq_lens, strict=True))
+        positions = torch.cat([torch.arange(s, e) for s, e in zip(starts, seq_lens, strict=True)])
+        groups = [
+            self._group_meta(group, list(chunks), starts, seq_lens, positions)
+            for group in range(len(self.kinds))
+        ]
+        input_ids = torch.tensor([i for ids in chunks.values() for i in ids], dtype=torch.int32)
+        attention = AttentionBatch(groups, self.layer_groups, self.caches)
+        hidden = self.model.forward(ForwardBatch(input_ids, positions, attention))
+        logits = self.model.compute_logits(hidden)
+        return dict(zip(chunks, logits.split(query_lens), strict=True))
+
+    def greedy(self, prompt: Sequence[int], num_tokens: int, *, key: int = 0) -> list[int]:
+        """Feed a prompt as one chunk, then its most likely continuation token by token."""
+        logits = self.feed({key: prompt})[key]
+        output = [int(logits[-1].argmax())]
+        while len(output) < num_tokens:
+            logits = self.feed({key: output[-1:]})[key]
+            output.append(int(logits[-1].argmax()))
+        return output
+
+    def _group_meta(
+        self,
+        group: int,
+        keys: Sequence[int],
+        starts: Sequence[int],
+        seq_lens: Sequence[int],
+        positions: Tensor,
+    ) -> AttentionMeta:
+        size, window = self.block_size, self.kinds[group].window_size
+        tables = []
+        for key, start, length in zip(keys, starts, seq_lens, strict=True):
+            table = self.block_tables[group].setdefault(key, [])
+            while len(table) * size < length:
+                table.append(self.free_blocks[group].pop())
+            if window is not None:
+                for gone in range(max(0, start + 1 - window) // size):
+                    table[gone] = 0
+            tables.append(torch.tensor(table, dtype=torch.int32))
+        block_tables = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
+        query_lens = [end - start for start, end in zip(starts, seq_lens, strict=True)]
+        owner = torch.repeat_interleave(torch.tensor(query_lens))
+        blocks = block_tables[owner, positions // size]
+        return AttentionMeta(
+            cu_seqlens_q=torch.tensor([0, *query_lens]).cumsum(0).int(),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+            block_tables=block_tables,
+            slot_mapping=(blocks * size + positions % size).int(),
+            positions=positions,
+            block_size=size,
+            query_lens=query_lens,
+            seq_len_bounds=list(seq_lens),
+        )
+
+
+def _empty_cache(
+    layer: LayerKV, num_blocks: int, block_size: int, dtype: torch.dtype
+) -> LayerCache:
+    shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+    return LayerCache(*(torch.full(shape, GARBAGE, dtype=dtype) for _ in range(2)))
