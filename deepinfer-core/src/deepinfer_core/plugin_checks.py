@@ -74,8 +74,11 @@ def unmarked_hook(plugin: object) -> str | None:
 
 def unknown_hook(name: str) -> str:
     """The complaint about a hook that the contract does not have."""
-    close = get_close_matches(name, HOOKS, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"hooks are {', '.join(HOOKS)}"
+    # The common prefix would make any two names look alike.
+    prefix = f"{PROJECT_NAME}_"
+    ends = [hook.removeprefix(prefix) for hook in HOOKS]
+    close = get_close_matches(name.removeprefix(prefix), ends, n=1)
+    hint = f"did you mean {prefix}{close[0]}?" if close else f"hooks are {', '.join(HOOKS)}"
     return f"implements unknown hook {name}; {hint}"
 
 
