@@ -5,33 +5,45 @@ Values derived at start-up (number of blocks, chosen providers) are never writte
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.field_types import (
+    Flag,
+    PathText,
+    Real,
+    Text,
+    Whole,
+    describe_allowed,
+)
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True
+    )
 
 
 class ModelConfig(_Section):
     """Which model, and how its weights are read."""
 
-    model: str
+    model: PathText
     """A Hugging Face directory, a GGUF file, or (extra `hub`) a hub id."""
-    tokenizer: str | None = None
+    tokenizer: PathText | None = None
     """Directory or file to take the tokenizer from; default: the model's own."""
-    chat_template: str | None = None
+    chat_template: PathText | None = None
     """A jinja2 file that replaces the model's chat template."""
-    revision: str | None = None
-    """Of a hub id."""
+    revision: Text | None = None
+    """Branch, tag or commit of a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the checkpoint's own dtype; quantised files dequantise to bfloat16."""
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
     """`dummy` reads the configuration only and fills realistic random weights."""
-    max_model_len: int | None = Field(None, ge=1)
+    max_model_len: Whole | None = Field(default=None, ge=1)
     """Longest prompt plus output in tokens; default: the model's own limit."""
     generation_config: Literal["auto", "none"] = "auto"
     """`auto` takes sampling defaults from the checkpoint's `generation_config.json`."""
@@ -40,50 +52,52 @@ class ModelConfig(_Section):
 class CacheConfig(_Section):
     """The paged KV cache."""
 
-    block_size: int = Field(16, ge=1, le=1024)
+    block_size: Whole = Field(default=16, ge=1, le=1024)
     """Tokens per block of the largest layout group."""
-    memory_fraction: float = Field(0.5, gt=0.0, le=1.0)
+    memory_fraction: Real = Field(default=0.5, gt=0.0, le=1.0)
     """Share of the free memory, after the weights are loaded, that the pool may take."""
-    num_blocks: int | None = Field(None, ge=2)
+    num_blocks: Whole | None = Field(default=None, ge=2)
     """Blocks in the pool, overriding `memory_fraction`; one of them is the null block."""
-    prefix_caching: bool = True
+    prefix_caching: Flag = True
+    """Keep the KV of finished prompts and outputs for requests that begin alike."""
 
 
 class SchedulerConfig(_Section):
     """Limits of one step, and who goes first."""
 
-    max_num_seqs: int = Field(64, ge=1, le=65536)
+    max_num_seqs: Whole = Field(default=64, ge=1, le=65536)
     """Requests that run at once."""
-    max_num_batched_tokens: int = Field(2048, ge=1)
+    max_num_batched_tokens: Whole = Field(default=2048, ge=1)
     """Tokens that one step computes; longer prompts are computed in chunks."""
     policy: Literal["fcfs", "priority"] = "fcfs"
-    overlap: bool = True
+    """Who goes first: the first to come, or the lowest `priority` number."""
+    overlap: Flag = True
     """Launch step N+1 before reading the tokens of step N."""
 
 
 class DeviceConfig(_Section):
     """Where the model runs and which kernels serve it."""
 
-    kind: str = "auto"
+    kind: Text = Field(default="auto", min_length=1)
     """`auto` takes the first accelerator that a plugin finds, else `cpu`."""
-    num_threads: int | None = Field(None, ge=1)
+    num_threads: Whole | None = Field(default=None, ge=1)
     """Threads of CPU kernels; default: the library's own choice."""
-    kernels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    kernels: dict[Text, Text | tuple[Text, ...]] = Field(default_factory=dict)
     """Op (or `family.*`) to provider or providers in order of preference."""
-    batch_invariant: bool = False
+    batch_invariant: Flag = False
     """Use only kernels whose rows do not depend on the rest of the batch."""
-    deterministic: bool = False
+    deterministic: Flag = False
     """Use only kernels that give the same bits when run twice."""
-    strict: bool = False
+    strict: Flag = False
     """A reference kernel for a hot op on an accelerator is an error, not a warning."""
 
 
 class PluginConfig(_Section):
     """Which installed plugins are loaded."""
 
-    plugins: tuple[str, ...] | None = None
+    plugins: tuple[Text, ...] | None = None
     """Load only these, and fail if one of them fails; default: all that are installed."""
-    block: tuple[str, ...] = ()
+    block: tuple[Text, ...] = ()
     """Never load these."""
 
 
@@ -91,6 +105,7 @@ class EngineConfig(_Section):
     """All settings of one engine."""
 
     model: ModelConfig
+    """Which model, and how its weights are read."""
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
@@ -106,12 +121,18 @@ class EngineConfig(_Section):
         return cls.from_tree(nest_fields({"model": model, **fields}))
 
     @classmethod
-    def from_tree(cls, tree: dict[str, Any], *, source: str | None = None) -> EngineConfig:
-        """Validate a nested mapping; every problem becomes a `ConfigError`."""
+    def from_tree(
+        cls, tree: dict[str, Any], *, sources: Mapping[str, str] | None = None
+    ) -> EngineConfig:
+        """Validate a nested mapping; every problem becomes a `ConfigError`.
+
+        Args:
+            sources: dotted path of a field to where its value came from, for the message.
+        """
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise _as_config_error(error, source) from None
+            raise _as_config_error(error, sources or {}) from None
 
 
 SECTIONS: dict[str, type[_Section]] = {
@@ -127,7 +148,7 @@ FIELD_SECTIONS: dict[str, str] = {
 """Flat field name -> section. INVARIANT: names are unique over all sections (tested)."""
 
 
-def nest_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def nest_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `{"dtype": ..., "max_num_seqs": ...}` into the nested tree.
 
     Raises:
@@ -137,14 +158,48 @@ def nest_fields(fields: dict[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         section = FIELD_SECTIONS.get(name)
         if section is None:
-            raise ConfigError(
-                "unknown field", field=name, value=value, allowed=", ".join(sorted(FIELD_SECTIONS))
-            )
+            raise unknown_name(name, FIELD_SECTIONS, value=value)
         tree.setdefault(section, {})[name] = value
     return tree
 
 
-def _as_config_error(error: ValidationError, source: str | None) -> ConfigError:
+def unknown_name(
+    name: str, known: Iterable[str], *, value: object = None, source: str | None = None
+) -> ConfigError:
+    """The error for a name that does not exist, with the one that was probably meant."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f", did you mean {close[0]}?" if close else ""
+    return ConfigError(
+        f"unknown field {name}{hint}",
+        field=name,
+        value=value,
+        allowed=", ".join(known),
+        source=source,
+    )
+
+
+def _as_config_error(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
     first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in first["loc"])
-    return ConfigError(first["msg"], field=path, value=first["input"], source=source)
+    path = ".".join(map(str, first["loc"]))
+    section, name = (*map(str, first["loc"]), "", "")[:2]
+    source = sources.get(f"{section}.{name}")
+    if first["type"] == "missing":
+        return ConfigError(
+            f"{path} was not given",
+            field=path,
+            allowed=ModelConfig.model_fields["model"].description,
+        )
+    if section not in SECTIONS:
+        return unknown_name(section, SECTIONS, value=first["input"], source=source)
+    if first["type"] == "extra_forbidden":
+        known = SECTIONS[section].model_fields
+        return unknown_name(name, known, value=first["input"], source=source)
+    field = SECTIONS[section].model_fields.get(name)
+    return ConfigError(
+        first["msg"].removeprefix("Value error, "),
+        field=path,
+        value=first["input"],
+        allowed=describe_allowed(field) if field else None,
+        source=source,
+    )

@@ -5,13 +5,39 @@ Checks that need the model (token ids within the vocabulary, lengths) happen in 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
 from deepinfer_core.errors import UnsupportedSamplingError
+from deepinfer_core.field_types import Flag, Real, Text, Whole, describe_allowed, short_repr
 
-TokenId = Annotated[int, Field(ge=0)]
+MIN_TEMPERATURE = 1e-6
+"""Dividing logits by less leaves the range in which float32 tells them apart; 0 is greedy."""
+
+
+_MAX_PROBLEMS = 5
+"""A message need not list every bad entry of a long list."""
+
+
+def _token_id_key(key: object) -> object:
+    """JSON objects have text for keys."""
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+
+
+TokenId = Annotated[Whole, Field(ge=0)]
+TokenIdKey = Annotated[Whole, BeforeValidator(_token_id_key), Field(ge=0)]
 
 
 class SamplingParams(BaseModel):
@@ -24,45 +50,51 @@ class SamplingParams(BaseModel):
         UnsupportedSamplingError: a field is unknown or malformed; names field, value, allowed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    temperature: float = Field(1.0, ge=0.0, le=100.0)
-    """0 is greedy (argmax after penalties, ties to the lower id)."""
-    top_k: int = Field(0, ge=-1)
+    temperature: Real = Field(default=1.0, ge=0.0, le=100.0)
+    """0 is greedy (argmax after penalties, ties to the lower id); else at least 1e-6."""
+    top_k: Whole = Field(default=0, ge=-1)
     """Keep the k most likely tokens; 0 or -1 keeps all."""
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_p: Real = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of most likely tokens whose probability reaches this."""
-    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    min_p: Real = Field(default=0.0, ge=0.0, le=1.0)
     """Drop tokens less likely than this fraction of the most likely one."""
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    repetition_penalty: float = Field(1.0, gt=0.0, le=100.0)
+    presence_penalty: Real = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted from the logit of every token that the output holds already."""
+    frequency_penalty: Real = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted once for each time that the output holds a token."""
+    repetition_penalty: Real = Field(default=1.0, gt=0.0, le=100.0)
     """Over prompt and output (Keskar et al. 2019, arXiv:1909.05858, section 4.1); 1 is off."""
-    logit_bias: dict[TokenId, float] | None = None
+    logit_bias: dict[TokenIdKey, Real] | None = None
+    """Token id to what is added to its logit."""
     allowed_token_ids: tuple[TokenId, ...] | None = None
     """Nothing else can be drawn. Must not be empty."""
-    bad_words: tuple[str, ...] = ()
+    bad_words: tuple[Text, ...] = ()
     """Texts that must not be produced; compared as token sequences."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[Text, ...] = ()
     """Strings that end the output, also across token borders. A single string is accepted."""
     stop_token_ids: tuple[TokenId, ...] = ()
-    include_stop_str_in_output: bool = False
-    min_tokens: int = Field(0, ge=0)
+    """Tokens that end the output, beside the model's own end-of-sequence."""
+    include_stop_str_in_output: Flag = False
+    """Let the text end after the stop string instead of before it."""
+    min_tokens: Whole = Field(default=0, ge=0)
     """End-of-sequence and stop tokens are masked before this many output tokens."""
-    max_tokens: int | None = Field(16, ge=1)
+    max_tokens: Whole | None = Field(default=16, ge=1)
     """None: as many as `max_model_len` leaves."""
-    ignore_eos: bool = False
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
+    ignore_eos: Flag = False
+    """Go on after the end-of-sequence token."""
+    seed: Whole | None = Field(default=None, ge=-(2**63), lt=2**64)
     """None: drawn at random; the seed used is returned with the output."""
-    n: int = Field(1, ge=1, le=1024)
+    n: Whole = Field(default=1, ge=1, le=1024)
     """Samples for the prompt, which is computed once."""
-    logprobs: int | None = Field(None, ge=0)
+    logprobs: Whole | None = Field(default=None, ge=0)
     """Log-probabilities of the drawn token and of this many most likely ones."""
-    prompt_logprobs: int | None = Field(None, ge=0)
+    prompt_logprobs: Whole | None = Field(default=None, ge=0)
     """The same for each prompt token but the first. Cached positions are recomputed."""
     logprobs_mode: Literal["raw", "processed"] = "raw"
     """Of the model's logits, or of the logits after all stages."""
-    logits_stages: tuple[str, ...] = ()
+    logits_stages: tuple[Text, ...] = ()
     """Names of custom stages that plugins registered, applied in this order."""
 
     def __init__(self, **fields: Any) -> None:
@@ -71,18 +103,30 @@ class SamplingParams(BaseModel):
         except ValidationError as error:
             raise _as_request_error(error) from None
 
-    @field_validator("stop", "bad_words", mode="before")
+    @field_validator("stop", "bad_words", "logits_stages", mode="before")
     @classmethod
-    def _one_string_is_a_list(cls, value: object) -> object:
-        if value is None:
-            return ()
-        return (value,) if isinstance(value, str) else value
+    def _one_text_is_a_list(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else () if value is None else value
+
+    @field_validator("stop_token_ids", mode="before")
+    @classmethod
+    def _null_is_none(cls, value: object) -> object:
+        return () if value is None else value
 
     @field_validator("stop", "bad_words")
     @classmethod
-    def _no_empty_strings(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _usable_texts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if any(not text for text in value):
             raise ValueError("an empty string is not allowed here")
+        if any("\ud800" <= character <= "\udfff" for text in value for character in text):
+            raise ValueError("a lone surrogate is no text")
+        return value
+
+    @field_validator("temperature")
+    @classmethod
+    def _zero_or_usable(cls, value: float) -> float:
+        if 0.0 < value < MIN_TEMPERATURE:
+            raise ValueError(f"give 0 for greedy, or at least {MIN_TEMPERATURE}")
         return value
 
     @model_validator(mode="after")
@@ -93,20 +137,31 @@ class SamplingParams(BaseModel):
             raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
         return self
 
-    def with_defaults(self, defaults: dict[str, Any]) -> SamplingParams:
+    def with_defaults(self, defaults: Mapping[str, Any]) -> SamplingParams:
         """Fill the fields that were not given explicitly from `defaults`."""
         missing = {k: v for k, v in defaults.items() if k not in self.model_fields_set}
         return SamplingParams(**{**self.model_dump(exclude_unset=True), **missing})
 
 
 def _as_request_error(error: ValidationError) -> UnsupportedSamplingError:
-    problems = []
-    for item in error.errors(include_url=False):
-        field = ".".join(str(part) for part in item["loc"]) or "sampling parameters"
-        if item["type"] == "extra_forbidden":
-            known = ", ".join(sorted(SamplingParams.model_fields))
-            problems.append(f"{field}: unknown parameter; known are {known}")
-        else:
-            problems.append(f"{field} = {item['input']!r}: {item['msg']}")
-    first = error.errors(include_url=False)[0]["loc"]
-    return UnsupportedSamplingError("; ".join(problems), field=str(first[0]) if first else None)
+    problems = error.errors(include_url=False)
+    first = problems[0]["loc"]
+    return UnsupportedSamplingError(
+        "; ".join(_describe_problem(problem) for problem in problems[:_MAX_PROBLEMS]),
+        field=str(first[0]) if first else None,
+    )
+
+
+def _describe_problem(problem: ErrorDetails) -> str:
+    message = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return message
+    name = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, SamplingParams.model_fields, n=1)
+        hint = f" did you mean {close[0]}?" if close else ""
+        known = ", ".join(sorted(SamplingParams.model_fields))
+        return f"{name}: unknown parameter;{hint} known are {known}"
+    path = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    allowed = describe_allowed(SamplingParams.model_fields[name])
+    return f"{path} = {short_repr(problem['input'])}: {message}; allowed: {allowed}"

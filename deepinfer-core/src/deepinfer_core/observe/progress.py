@@ -1,0 +1,53 @@
+"""One way to show progress: a bar on standard error while something long runs.
+
+Knows nothing of what runs. Nothing is shown where standard error is no terminal, so that logs and
+pipes stay clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+Advance = Callable[[int], None]
+"""Call with how much more is done."""
+
+
+@contextmanager
+def progress_bar(
+    title: str, total: int | None, *, enabled: bool = True, console: Console | None = None
+) -> Iterator[Advance]:
+    """Show a bar while the block runs, and give it a function that moves it.
+
+    Args:
+        title: what is going on, such as `loading weights`.
+        total: how much there is to do in the units of `Advance`; None: not known.
+        enabled: False shows nothing, whatever the terminal.
+        console: default: standard error.
+
+    The function is thread-safe. The bar is removed when the block ends, also by an error.
+    """
+    console = console or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(
+        *columns, console=console, transient=True, disable=not (enabled and console.is_terminal)
+    )
+    with progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
