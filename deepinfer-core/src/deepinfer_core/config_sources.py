@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -127,7 +127,7 @@ def _parse(name: str, text: str, *, source: str) -> object:
     """Read the text of a variable as the type of its field: text as it is, lists also by comma."""
     section = FIELD_SECTIONS[name]
     field = SECTIONS[section].model_fields[name]
-    field_type: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, *field.metadata])
+    field_type: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[field.annotation, field]))
     for value in _readings(text):
         try:
             return field_type.validate_python(value)
