@@ -75,20 +75,19 @@ def read_decoder_config(
     """
     if (activation := raw.text("hidden_act", "silu")) != "silu":
         raise ModelLoadError(f"{raw.source}: hidden_act {activation!r}; only silu is supported")
-    hidden_size = raw.integer("hidden_size")
-    num_q_heads = raw.integer("num_attention_heads")
-    num_kv_heads = raw.integer("num_key_value_heads", num_q_heads)
-    if not num_kv_heads or num_q_heads % num_kv_heads:
+    num_q_heads = raw.size("num_attention_heads")
+    num_kv_heads = raw.size("num_key_value_heads", num_q_heads)
+    if num_q_heads % num_kv_heads:
         raise ModelLoadError(
             f"{raw.source}: {num_q_heads} query heads do not divide over {num_kv_heads} kv heads"
         )
-    head_dim = raw.integer("head_dim", default_head_dim or hidden_size // num_q_heads)
-    rope = read_rope(raw, head_dim=head_dim, max_position=raw.integer("max_position_embeddings"))
+    head_dim = read_head_dim(raw, default_head_dim)
+    rope = read_rope(raw, head_dim=head_dim, max_position=raw.size("max_position_embeddings"))
     return DecoderConfig(
-        vocab_size=raw.integer("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=raw.integer("intermediate_size"),
-        num_layers=raw.integer("num_hidden_layers"),
+        vocab_size=raw.size("vocab_size"),
+        hidden_size=raw.size("hidden_size"),
+        intermediate_size=raw.size("intermediate_size"),
+        num_layers=raw.size("num_hidden_layers"),
         num_q_heads=num_q_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -105,6 +104,12 @@ def read_decoder_config(
     )
 
 
+def read_head_dim(raw: RawConfig, default: int | None = None) -> int:
+    """The stated size of a head, else the default, else the hidden size split over the heads."""
+    split = raw.size("hidden_size") // raw.size("num_attention_heads")
+    return raw.size("head_dim", default or split)
+
+
 def read_windows(
     raw: RawConfig, *, window_size: int | None, first_window_layer: int = 0
 ) -> tuple[int | None, ...]:
@@ -114,7 +119,7 @@ def read_windows(
         window_size: tokens visible including the current one; None: no layer has a window.
         first_window_layer: without an explicit `layer_types` list, layers before it see all.
     """
-    num_layers = raw.integer("num_hidden_layers")
+    num_layers = raw.size("num_hidden_layers")
     types = raw.optional_list("layer_types", str)
     if types is None:
         return tuple(window_size if i >= first_window_layer else None for i in range(num_layers))

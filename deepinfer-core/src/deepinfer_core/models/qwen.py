@@ -18,7 +18,7 @@ QWEN3_HEAD_DIM = 128
 def _window_size(raw: RawConfig) -> int | None:
     if not raw.flag("use_sliding_window", False):
         return None
-    return raw.integer("sliding_window", 4096)
+    return raw.size("sliding_window", 4096)
 
 
 class Qwen2(DecoderModel):
@@ -82,15 +82,15 @@ def _read_moe(raw: RawConfig) -> MoeConfig:
             "num_experts_per_tok", num_experts_per_token, f"between 1 and {num_experts} experts"
         )
     dense = set(raw.optional_list("mlp_only_layers", int) or ())
-    step = raw.integer("decoder_sparse_step", 1)
+    step = raw.size("decoder_sparse_step", 1)
     return MoeConfig(
         num_experts=num_experts,
         num_experts_per_token=num_experts_per_token,
-        intermediate_size=raw.integer("moe_intermediate_size"),
+        intermediate_size=raw.size("moe_intermediate_size"),
         renormalize=raw.flag("norm_topk_prob", False),
         layers=frozenset(
             layer
-            for layer in range(raw.integer("num_hidden_layers"))
+            for layer in range(raw.size("num_hidden_layers"))
             if layer not in dense and (layer + 1) % step == 0
         ),
     )

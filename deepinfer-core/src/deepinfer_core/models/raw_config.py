@@ -33,6 +33,12 @@ class RawConfig:
             raise self.malformed(name, value, "a whole number")
         return value
 
+    def size(self, name: str, default: int | None = _REQUIRED) -> int:
+        """An integer of at least 1."""
+        if not (value := self.integer(name, default)):
+            raise self.malformed(name, value, "at least 1")
+        return value
+
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
         return None if self._get(name, default) is None else self.integer(name, default)
 

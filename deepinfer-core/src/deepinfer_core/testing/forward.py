@@ -62,7 +62,7 @@ class HandRunner:
         attention = AttentionBatch(groups, self.layer_groups, self.caches)
         hidden = self.model.forward(ForwardBatch(input_ids, positions, attention))
         logits = self.model.compute_logits(hidden)
-        return dict(zip(chunks, logits.split(query_lens), strict=True))
+        return dict(zip(chunks, torch.split(logits, query_lens), strict=True))
 
     def greedy(self, prompt: Sequence[int], num_tokens: int, *, key: int = 0) -> list[int]:
         """Feed a prompt as one chunk, then its most likely continuation token by token."""

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.models.registry import ModelRegistry
+from deepinfer_core.weights.gguf_header import read_gguf_header
 from deepinfer_core.weights.gguf_info import read_gguf_info
-from deepinfer_core.weights.gguf_reader import GGUFFile, GGUFSource
+from deepinfer_core.weights.gguf_reader import GGUFSource
 from deepinfer_core.weights.hf_checkpoint import read_hf_info
 from deepinfer_core.weights.hub import download_checkpoint, is_hub_id
 from deepinfer_core.weights.model_info import ModelInfo
@@ -86,13 +87,13 @@ def open_checkpoint(
 
 
 def _open_gguf(path: Path, registry: ModelRegistry, *, is_dummy: bool) -> Checkpoint:
-    file = GGUFFile(path)
-    info = read_gguf_info(file, registry)
+    header = read_gguf_header(path)
+    info = read_gguf_info(header, registry)
     if is_dummy:
         return Checkpoint(info, None)
     if info.model_type != "llama":
-        return Checkpoint(info, GGUFSource(file))
+        return Checkpoint(info, GGUFSource(header))
     # Only this architecture's files interleave the rotary pairs of each head.
     config = info.config
-    source = GGUFSource(file, num_q_heads=config.num_q_heads, num_kv_heads=config.num_kv_heads)
+    source = GGUFSource(header, num_q_heads=config.num_q_heads, num_kv_heads=config.num_kv_heads)
     return Checkpoint(info, source)

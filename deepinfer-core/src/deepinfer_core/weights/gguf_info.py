@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.models.decoder_config import read_head_dim
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.registry import ModelRegistry
-from deepinfer_core.weights.gguf_reader import ROPE_FACTORS, GGUFFile
+from deepinfer_core.weights.gguf_header import GGUFHeader
+from deepinfer_core.weights.gguf_reader import ROPE_FACTORS, decode_rows, map_file
 from deepinfer_core.weights.model_info import ModelInfo, TokenizerSource
 
 ARCHITECTURES = {
@@ -54,79 +56,79 @@ SAMPLING_KEYS = {
 FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def read_gguf_info(file: GGUFFile, registry: ModelRegistry) -> ModelInfo:
+def read_gguf_info(header: GGUFHeader, registry: ModelRegistry) -> ModelInfo:
     """Read everything but the weights.
 
     Raises:
         ModelLoadError: the architecture is unknown (lists the known ones), or a fact is missing.
     """
-    arch = file.get("general.architecture")
+    arch = header.metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise ModelLoadError(
-            f"{file.path}: GGUF architecture {arch!r} is unknown; "
+            f"{header.path}: GGUF architecture {arch!r} is unknown; "
             f"known: {', '.join(sorted(ARCHITECTURES))}"
         )
     architecture, model_type = ARCHITECTURES[arch]
-    fields = _hf_fields(file, arch) | {"model_type": model_type, "architectures": [architecture]}
-    ends = (file.get(f"tokenizer.ggml.{key}") for key in END_KEYS)
-    defaults = {name: file.get(key) for name, key in SAMPLING_KEYS.items()}
+    fields = _hf_fields(header, arch) | {"model_type": model_type, "architectures": [architecture]}
+    ends = (header.metadata.get(f"tokenizer.ggml.{key}") for key in END_KEYS)
+    defaults = {name: header.metadata.get(key) for name, key in SAMPLING_KEYS.items()}
     return ModelInfo(
         architecture=architecture,
         model_type=model_type,
-        config=registry.resolve(architecture).read_config(RawConfig(fields, str(file.path))),
+        config=registry.resolve(architecture).read_config(RawConfig(fields, str(header.path))),
         raw_config=fields,
         eos_token_ids=tuple(sorted({end for end in ends if end is not None})),
-        bos_token_id=file.get("tokenizer.ggml.bos_token_id"),
-        dtype=_main_dtype(file),
-        path=file.path,
-        tokenizer_source=TokenizerSource("gguf", file.path),
+        bos_token_id=header.metadata.get("tokenizer.ggml.bos_token_id"),
+        dtype=_main_dtype(header),
+        path=header.path,
+        tokenizer_source=TokenizerSource("gguf", header.path),
         generation_defaults={name: v for name, v in defaults.items() if v is not None},
     )
 
 
-def _hf_fields(file: GGUFFile, arch: str) -> dict[str, Any]:
+def _hf_fields(header: GGUFHeader, arch: str) -> dict[str, Any]:
     """The file's facts under the names of a `config.json`."""
-    fields = {name: file.get(f"{arch}.{key}") for name, key in CONFIG_KEYS.items()}
+    fields = {name: header.metadata.get(f"{arch}.{key}") for name, key in CONFIG_KEYS.items()}
     if arch == "llama" and fields["num_experts"]:
-        raise ModelLoadError(f"{file.path}: a llama with experts (Mixtral) is not supported")
-    tensors = file.tensors
+        raise ModelLoadError(f"{header.path}: a llama with experts (Mixtral) is not supported")
+    tensors = header.tensors
     if "token_embd.weight" not in tensors:
-        raise ModelLoadError(f"{file.path}: no tensor token_embd.weight")
-    fields["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
+        raise ModelLoadError(f"{header.path}: no tensor token_embd.weight")
+    fields["vocab_size"] = tensors["token_embd.weight"].shape[0]
     fields["tie_word_embeddings"] = "output.weight" not in tensors
     fields["attention_bias"] = "blk.0.attn_output.bias" in tensors
     fields["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
-    rotary_dim = file.get(f"{arch}.rope.dimension_count")
-    head_dim = fields["head_dim"] or fields["hidden_size"] // fields["num_attention_heads"]
-    fields["partial_rotary_factor"] = (rotary_dim or head_dim) / head_dim
-    fields["rope_scaling"] = _rope_scaling(file, arch)
+    if rotary_dim := header.metadata.get(f"{arch}.rope.dimension_count"):
+        head_dim = read_head_dim(RawConfig(fields, str(header.path)))
+        fields["partial_rotary_factor"] = rotary_dim / head_dim
+    fields["rope_scaling"] = _rope_scaling(header, arch)
     if arch == "qwen3moe":
         # Files that do not say were written for models that renormalise.
         fields["norm_topk_prob"] = fields["norm_topk_prob"] is not False
         fields["mlp_only_layers"] = [
             layer
-            for layer in range(fields["num_hidden_layers"] or 0)
+            for layer in range(RawConfig(fields, str(header.path)).size("num_hidden_layers"))
             if f"blk.{layer}.ffn_gate_inp.weight" not in tensors
         ]
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _rope_scaling(file: GGUFFile, arch: str) -> dict[str, Any] | None:
-    if ROPE_FACTORS in file.tensors:
-        factors = file.tensors[ROPE_FACTORS].data
-        return {"rope_type": "factors", "frequency_factors": [float(f) for f in factors]}
-    kind = file.get(f"{arch}.rope.scaling.type")
+def _rope_scaling(header: GGUFHeader, arch: str) -> dict[str, Any] | None:
+    if (factors := header.tensors.get(ROPE_FACTORS)) is not None:
+        row = decode_rows(map_file(header), factors, 0, 1)
+        return {"rope_type": "factors", "frequency_factors": row.flatten().tolist()}
+    kind = header.metadata.get(f"{arch}.rope.scaling.type")
     if kind in (None, "none"):
         return None
-    values = {name: file.get(f"{arch}.{key}") for name, key in ROPE_KEYS.items()}
+    values = {name: header.metadata.get(f"{arch}.{key}") for name, key in ROPE_KEYS.items()}
     return {"rope_type": kind} | {name: v for name, v in values.items() if v is not None}
 
 
-def _main_dtype(file: GGUFFile) -> str:
+def _main_dtype(header: GGUFHeader) -> str:
     """Of the type that holds most elements; a quantised one computes in bfloat16."""
     elements: dict[str, int] = {}
-    for tensor in file.tensors.values():
-        kind = tensor.tensor_type.name
-        elements[kind] = elements.get(kind, 0) + int(tensor.n_elements)
-    main = max(elements, key=lambda kind: elements[kind])
+    for tensor in header.tensors.values():
+        kind = tensor.kind.name
+        elements[kind] = elements.get(kind, 0) + tensor.num_elements
+    main = max(elements, key=lambda kind: elements[kind], default="")
     return FLOAT_TYPES.get(main, "bfloat16")

@@ -89,7 +89,7 @@ class Attention(nn.Module):
             meta,
             self.scale,
             window=self.window_size,
-            plan=meta.plans.get(self.attend.plan_key),
+            plan=meta.plan_for(self.attend),
         )
         y: Tensor = self.o_proj(o.view(num_tokens, -1))
         return y
