@@ -6,6 +6,7 @@ which of them won. Knows what no field means.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tomllib
@@ -147,11 +148,9 @@ def _readings(text: str) -> list[object]:
     readings: list[object] = [text]
     if text.lower() in _BOOLS:
         readings.append(_BOOLS[text.lower()])
-    try:
+    with contextlib.suppress(ValueError):
         readings.append(json.loads(text))
-    except ValueError:
-        readings.append([part.strip() for part in text.split(",") if part.strip()])
-    return readings
+    return [*readings, [part.strip() for part in text.split(",") if part.strip()]]
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.text.gguf_metadata import read_gguf_metadata
 from deepinfer_core.text.gguf_splits import SPLITS
 from deepinfer_core.text.hf_tokenizer import surround_prompts
 from deepinfer_core.text.tokenizer import Tokenizer
+from deepinfer_core.weights.gguf_header import read_gguf_header
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Values of `tokenizer.ggml.token_type` that ask for something."""
@@ -30,7 +30,7 @@ def load_gguf_tokenizer(path: Path) -> Tokenizer:
     Raises:
         ModelLoadError: the file is corrupt or its kind of tokenizer is not supported.
     """
-    return tokenizer_from_metadata(read_gguf_metadata(path), name=str(path))
+    return tokenizer_from_metadata(read_gguf_header(path).metadata, name=str(path))
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any], *, name: str) -> Tokenizer:
