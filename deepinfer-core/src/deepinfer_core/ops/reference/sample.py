@@ -1,0 +1,168 @@
+"""Torch references of the sampling ops. Signatures and contracts: `ops/specs/sample.py`.
+
+INVARIANT: a row's bits don't depend on other rows. Maxima and integer sums are exact in any order,
+float sums are trees of elementwise additions, transcendental functions go through `map_elements`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.sampling.draw import draw_dense
+from deepinfer_core.sampling.rng import map_elements, token_noise
+from deepinfer_core.sampling.selection import first_max, top_candidates
+
+_INF = float("inf")
+_MAX = torch.finfo(torch.float32).max
+_WEIGHT_ONE = 2.0**40
+"""Fixed-point weight of the best token: sums over 2^22 tokens stay within int64."""
+_LOGPROB_CHUNK = 8192
+"""Tokens per partial sum; fixed, since it shapes the bits of log-probabilities."""
+
+
+def mask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> Tensor:
+    vocab_size = logits.shape[1]
+    shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
+    bits = (bitmask[:, :, None] >> shifts) & 1
+    forbidden = bits.view(bitmask.shape[0], -1)[:, :vocab_size] == 0
+    if rows is None:
+        return logits.masked_fill_(forbidden, -_INF)
+    return logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(forbidden, -_INF))
+
+
+def penalties(
+    logits: Tensor,
+    prompt_mask: Tensor,
+    counts: Tensor,
+    slots: Tensor,
+    repetition: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+) -> Tensor:
+    for i in range(logits.shape[0]):  # row by row stays in the cache
+        row = logits[i]
+        count = counts.index_select(0, slots[i : i + 1])[0]
+        in_output = count > 0
+        seen = in_output | prompt_mask.index_select(0, slots[i : i + 1])[0]
+        factor = repetition[i]
+        repeated = torch.where(row > 0, row / factor, row * factor)
+        row.copy_(torch.where(seen, repeated, row))
+        row.sub_(frequency[i] * count).sub_(presence[i] * in_output)
+    return logits
+
+
+def stages(
+    logits: Tensor,
+    temperature: Tensor,
+    min_p: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    max_top_k: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    if max_top_k is not None:
+        values, token_ids = top_candidates(logits, max_top_k)
+        values = _scale(values, values[:, :1], temperature)
+        return _truncate(values, min_p, top_k, top_p), token_ids
+    values = _scale(logits, logits.amax(dim=-1, keepdim=True), temperature)
+    if top_k is None and top_p is None:
+        return _truncate(values, min_p, None, None), None
+    ranked, order = values.sort(dim=-1, descending=True, stable=True)
+    kept = _truncate(ranked, min_p, top_k, top_p)
+    return values.scatter_(1, order, kept), None
+
+
+def draw(
+    logits: Tensor,
+    token_ids: Tensor | None = None,
+    seeds: Tensor | None = None,
+    sample_indices: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    if seeds is None or sample_indices is None or positions is None:
+        best = first_max(logits)
+        chosen = best if token_ids is None else token_ids.gather(1, best[:, None])[:, 0]
+        return chosen.to(torch.int32)
+    if token_ids is None:
+        return draw_dense(logits, seeds, sample_indices, positions)
+    scores = logits + token_noise(seeds, sample_indices, positions, token_ids)
+    is_best = scores == scores.amax(dim=-1, keepdim=True)
+    highest = token_ids.amax(dim=-1, keepdim=True)  # where NaN leaves no best
+    return torch.where(is_best, token_ids, highest).amin(dim=-1).to(torch.int32)
+
+
+def logprobs(
+    logits: Tensor, token_ids: Tensor, num_logprobs: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n, vocab_size = logits.shape
+    wanted = token_ids.to(torch.int64)[:, None]
+    chosen = logits.gather(1, wanted)
+    largest = logits.amax(dim=-1, keepdim=True).clamp_(-_MAX, _MAX)
+    total = torch.zeros(n, dtype=torch.float64, device=logits.device)
+    ranks = torch.ones(n, dtype=torch.int64, device=logits.device)
+    for start in range(0, vocab_size, _LOGPROB_CHUNK):
+        chunk = logits[:, start : start + _LOGPROB_CHUNK]
+        total += _sum_exp(chunk, largest)
+        ids = torch.arange(start, start + chunk.shape[1], device=logits.device)
+        better = (chunk > chosen) | ((chunk == chosen) & (ids < wanted))
+        ranks += better.sum(dim=-1)
+    normalizer = largest[:, 0].to(torch.float64) + map_elements(torch.log, total)
+    chosen_logprobs = _normalize(chosen, normalizer)[:, 0]
+    if num_logprobs == 0:
+        top, top_ids = chosen[:, :0], wanted[:, :0]
+    else:
+        top, top_ids = top_candidates(logits, num_logprobs)
+    return (
+        chosen_logprobs,
+        ranks.to(torch.int32),
+        top_ids.to(torch.int32),
+        _normalize(top, normalizer),
+    )
+
+
+def _scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
+    # After the shift the best token is 0, so the smallest temperature cannot overflow.
+    return (logits - largest.clamp(-_MAX, _MAX)).div_(temperature[:, None])
+
+
+def _truncate(
+    values: Tensor, min_p: Tensor | None, top_k: Tensor | None, top_p: Tensor | None
+) -> Tensor:
+    """min_p, top_k and top_p; the latter two need the values of a row in descending order."""
+    if min_p is not None:
+        lowest = map_elements(torch.log, min_p)[:, None]
+        values = values.masked_fill(values < lowest, -_INF)
+    if top_k is not None:
+        rank = torch.arange(values.shape[1], device=values.device)
+        values = values.masked_fill((rank >= top_k[:, None]) & (top_k[:, None] > 0), -_INF)
+    if top_p is not None:
+        weights = _weights(values)
+        before = weights.cumsum(dim=-1) - weights
+        share = weights.sum(dim=-1).to(torch.float64) * top_p.to(torch.float64)
+        dropped = (before >= share.ceil().to(torch.int64)[:, None]) & (top_p[:, None] < 1)
+        values = values.masked_fill(dropped, -_INF)
+    return values
+
+
+def _weights(values: Tensor) -> Tensor:
+    """Fixed-point exp(values) for values <= 0 (+inf counts as 0)."""
+    return map_elements(lambda x: x.clamp(max=0.0).exp_().mul_(_WEIGHT_ONE).to(torch.int64), values)
+
+
+def _sum_exp(chunk: Tensor, largest: Tensor) -> Tensor:
+    """[n] float64 sums of exp(chunk - largest) over at most `_LOGPROB_CHUNK` columns."""
+    shifted = chunk.clamp(max=_MAX) - largest
+    missing = _LOGPROB_CHUNK - chunk.shape[1]
+    if missing:
+        shifted = torch.nn.functional.pad(shifted, (0, missing), value=-_INF)
+    terms = map_elements(torch.exp, shifted)
+    width = _LOGPROB_CHUNK
+    while width > 1:
+        width //= 2
+        terms = terms[:, :width] + terms[:, width:]
+    return terms[:, 0].to(torch.float64)
+
+
+def _normalize(values: Tensor, normalizer: Tensor) -> Tensor:
+    result = (values.clamp(max=_MAX).to(torch.float64) - normalizer[:, None]).to(torch.float32)
+    return result.masked_fill_(values == -_INF, -_INF)

@@ -1,0 +1,71 @@
+"""`TokenPool`: the last tokens of every row, on the device.
+
+A ring per row, addressed by absolute position modulo the ring's length, so that the next forward
+and the sampling stages read tokens that the host has not seen. Does not know requests; whoever
+reads a position must know that it was written and not overwritten since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+MIN_RING_LEN = 64
+MAX_IN_FLIGHT_TOKENS = 16
+"""Positions that may be written ahead of one that is still to be read."""
+
+
+class TokenPool:
+    """Ring of token ids per row.
+
+    Args:
+        max_num_seqs: number of rows.
+        device: where the ids live.
+    """
+
+    def __init__(self, max_num_seqs: int, device: torch.device | str = "cpu") -> None:
+        self._ring = torch.zeros(max_num_seqs, MIN_RING_LEN, dtype=torch.int32, device=device)
+
+    @property
+    def max_history(self) -> int:
+        """How far behind the newest token stages may read."""
+        return int(self._ring.shape[1]) - MAX_IN_FLIGHT_TOKENS
+
+    def start_row(self, row: int, prompt_token_ids: Sequence[int], *, history_len: int = 0) -> None:
+        """Fill a row with the end of a prompt.
+
+        Args:
+            row: the row, whose old content is void.
+            prompt_token_ids: the whole prompt; position 0 is its first token.
+            history_len: tokens behind the newest one that this row's stages read; the rings
+                of all rows grow to cover it.
+        """
+        while self.max_history < history_len:
+            # A position modulo 2R is one modulo R, or that plus R: both hold the old value.
+            self._ring = self._ring.repeat(1, 2)
+        ring_len = self._ring.shape[1]
+        start = max(0, len(prompt_token_ids) - ring_len)
+        tail = torch.tensor(prompt_token_ids[start:], dtype=torch.int32)
+        indices = torch.arange(start, len(prompt_token_ids)) % ring_len
+        device = self._ring.device
+        self._ring[row].index_copy_(
+            0, indices.to(device, non_blocking=True), tail.to(device, non_blocking=True)
+        )
+
+    def scatter(self, rows: Tensor, positions: Tensor, token_ids: Tensor) -> None:
+        """Write tokens. Arguments are [n] on the pool's device: int64, int64, int32."""
+        self._ring[rows, positions % self._ring.shape[1]] = token_ids
+
+    def gather(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Read tokens.
+
+        Args:
+            rows, positions: int64 on the pool's device, broadcastable. Positions below 0
+                give ids without meaning.
+
+        Returns:
+            int32 of the broadcast shape.
+        """
+        return self._ring[rows, positions % self._ring.shape[1]]

@@ -1,0 +1,86 @@
+"""Repetition, presence and frequency penalties: counts on the device for rows that need them.
+
+Owns the count tables, a pool of slots that grows. Counts follow every draw without the host
+knowing the token. A void draw of a row that has ended counts in a slot that is about to be cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.sampling.step import SampleStep
+from deepinfer_core.scheduling.plan import RowStart
+
+
+class Penalties:
+    """A stage, and the receiver of the tokens that were drawn."""
+
+    def __init__(
+        self, penalties_op: Callable[..., Tensor], *, vocab_size: int, device: torch.device
+    ) -> None:
+        self._penalties_op = penalties_op
+        self._device = device
+        self._slots: dict[int, int] = {}
+        """Row -> slot."""
+        self._free_slots: list[int] = []
+        self._prompt_mask = torch.zeros(0, vocab_size, dtype=torch.bool, device=device)
+        self._counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=device)
+        self._strengths = torch.zeros(0, 3, device=device)
+        """Repetition, presence and frequency of each slot."""
+
+    def start_row(self, start: RowStart) -> None:
+        params = start.params
+        strengths = (
+            params.repetition_penalty, params.presence_penalty, params.frequency_penalty,
+        )  # fmt: skip
+        if strengths == (1.0, 0.0, 0.0):
+            return
+        if not self._free_slots:
+            self._grow()
+        slot = self._slots[start.row] = self._free_slots.pop()
+        self._counts[slot].zero_()
+        self._strengths[slot] = torch.tensor(strengths).to(self._device, non_blocking=True)
+        prompt = torch.tensor(start.prompt_token_ids, dtype=torch.int64)
+        mask = self._prompt_mask[slot].zero_()
+        mask.index_fill_(0, prompt.to(self._device, non_blocking=True), True)
+
+    def free_row(self, row: int) -> None:
+        slot = self._slots.pop(row, None)
+        if slot is not None:
+            self._free_slots.append(slot)
+
+    def apply(self, logits: Tensor, step: SampleStep) -> Tensor:
+        indices = self._indices(step)
+        if not indices:
+            return logits
+        slots = step.ints([self._slots[step.rows[i]] for i in indices])
+        selected = step.select(logits, indices)
+        strengths = self._strengths.index_select(0, slots).unbind(dim=1)
+        changed = self._penalties_op(selected, self._prompt_mask, self._counts, slots, *strengths)
+        return step.write_back(logits, indices, changed)
+
+    def count(self, step: SampleStep, token_ids: Tensor) -> None:
+        """Take note of drawn tokens. token_ids: [L] int32."""
+        indices = self._indices(step)
+        if not indices:
+            return
+        slots = step.ints([self._slots[step.rows[i]] for i in indices])
+        drawn = step.select(token_ids, indices).to(torch.int64)
+        places = slots * self._counts.shape[1] + drawn
+        self._counts.view(-1).index_add_(0, places, torch.ones_like(places, dtype=torch.int32))
+
+    def _indices(self, step: SampleStep) -> list[int]:
+        if not self._slots:
+            return []
+        return [i for i, row in enumerate(step.rows) if row in self._slots]
+
+    def _grow(self) -> None:
+        num_slots = self._counts.shape[0]
+        added = max(1, num_slots)
+        self._free_slots.extend(reversed(range(num_slots, num_slots + added)))
+        for name in ("_prompt_mask", "_counts", "_strengths"):
+            old = getattr(self, name)
+            setattr(self, name, torch.cat([old, old.new_zeros(added, old.shape[1])]))

@@ -1,0 +1,237 @@
+"""`Sampler`: logits of a step in, one token per logits row out.
+
+Owns the order of stages and which rows go through which of them. Does not know requests, models
+or the scheduler. INVARIANT: nothing here reads a device value on the host, and a row's token and
+log-probabilities have the same bits whatever other rows are in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.errors import UnsupportedSamplingError
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.token_pool import TokenPool
+from deepinfer_core.sampling.custom import CustomStages, LogitsStage
+from deepinfer_core.sampling.logprobs import PromptLogprobs, prompt_logprobs
+from deepinfer_core.sampling.penalties import Penalties
+from deepinfer_core.sampling.result import LogprobGroup, LogprobTensors, SampledTokens
+from deepinfer_core.sampling.row_state import MAX_CANDIDATES, RowState
+from deepinfer_core.sampling.stages import (
+    AllowedTokens,
+    BadWords,
+    GrammarMask,
+    LogitBias,
+    MinTokens,
+    Stage,
+)
+from deepinfer_core.sampling.step import SampleStep
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.plan import RowStart
+
+__all__ = ["SampledTokens", "Sampler"]
+
+
+class Sampler:
+    """Draws tokens for rows that it was told about.
+
+    Args:
+        ops: gives `sample.mask`, `.penalties`, `.stages`, `.draw` and `.logprobs`.
+        max_num_seqs: number of rows.
+        vocab_size: of the logits.
+        device: where logits and state live.
+        custom_stages: name -> stage, of plugins.
+    """
+
+    def __init__(
+        self,
+        ops: OpTable,
+        *,
+        max_num_seqs: int,
+        vocab_size: int,
+        device: torch.device | str = "cpu",
+        custom_stages: Mapping[str, LogitsStage] | None = None,
+    ) -> None:
+        device = torch.device(device)
+
+        def bind(name: str) -> Callable[..., Any]:
+            return ops.bind(name, dtype="float32", role="sampler", vocab_size=vocab_size).fn
+
+        self._vocab_size = vocab_size
+        self._device = device
+        self._stage_names = frozenset(custom_stages or {})
+        self._truncate_op = bind("sample.stages")
+        self._draw_op = bind("sample.draw")
+        self._logprobs_op = bind("sample.logprobs")
+        self._rows = RowState(max_num_seqs, device)
+        mask_op = bind("sample.mask")
+        self._penalties = Penalties(bind("sample.penalties"), vocab_size=vocab_size, device=device)
+        # The order is part of what a request means; see the module `stages`.
+        self._stages: tuple[Stage, ...] = (
+            GrammarMask(mask_op),
+            AllowedTokens(mask_op, vocab_size=vocab_size, device=device),
+            BadWords(),
+            MinTokens(vocab_size=vocab_size),
+            LogitBias(vocab_size=vocab_size),
+            self._penalties,
+            CustomStages(custom_stages or {}),
+        )
+
+    def check(self, params: SamplingParams) -> None:
+        """Refuse parameters that this model or these plugins cannot serve.
+
+        Raises:
+            UnsupportedSamplingError: a token id is outside of the vocabulary, or a custom stage
+                is not known; names both.
+        """
+        for field, ids in (
+            ("allowed_token_ids", params.allowed_token_ids or ()),
+            ("logit_bias", params.logit_bias or ()),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            too_large = [i for i in ids if i >= self._vocab_size]
+            if too_large:
+                raise UnsupportedSamplingError(
+                    f"{field} names token {too_large[0]}, the vocabulary has {self._vocab_size}",
+                    field=field,
+                )
+        for name in params.logits_stages:
+            if name not in self._stage_names:
+                known = ", ".join(sorted(self._stage_names)) or "none; no plugin registers any"
+                raise UnsupportedSamplingError(
+                    f"logits_stages names {name!r}, known are: {known}", field="logits_stages"
+                )
+
+    def start_row(self, start: RowStart) -> None:
+        """Take a row. Its parameters have passed `check`. Does not wait for the device."""
+        self.free_row(start.row)
+        self._rows.start_row(start)
+        for stage in self._stages:
+            stage.start_row(start)
+
+    def free_row(self, row: int) -> None:
+        """Give a row's state back; nothing if it has none."""
+        for stage in self._stages:
+            stage.free_row(row)
+
+    def sample(
+        self,
+        logits: Tensor,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        token_pool: TokenPool,
+        mask: Tensor | None = None,
+    ) -> SampledTokens:
+        """Draw one token per logits row. Never waits for the device.
+
+        Args:
+            logits: [L, V] float32, contiguous; consumed: its content afterwards is void.
+            rows: [L] row of each logits row.
+            positions: [L] absolute position of the token to draw.
+            token_pool: the tokens before it; not written here.
+            mask: [L, ceil(V / 32)] int32 bits of allowed tokens, of grammars.
+        """
+        if mask is None and self._rows.all_plain(rows):
+            return SampledTokens(self._draw_op(logits))
+        step = SampleStep(rows, positions, token_pool, self._device, mask)
+        logprobs = self._wanted_logprobs(step, "raw")
+        raw = logits.index_select(0, step.ints(logprobs)) if logprobs else None
+        for stage in self._stages:
+            logits = stage.apply(logits, step)
+        failed = ~(logits.amax(dim=-1) > float("-inf"))
+        token_ids, groups = self._draw(logits, step)
+        self._penalties.count(step, token_ids)
+        if raw is not None:
+            groups.append(self._logprobs(raw, logprobs, token_ids, step))
+        return SampledTokens(token_ids, failed, groups, step.errors)
+
+    def prompt_logprobs(
+        self,
+        hidden: Tensor,
+        lm_head_chunk: Callable[[Tensor, int, int], Tensor],
+        target_ids: Tensor,
+        num_logprobs: int,
+    ) -> PromptLogprobs:
+        """`sampling.logprobs.prompt_logprobs` with this sampler's op and vocabulary."""
+        return prompt_logprobs(
+            hidden,
+            lm_head_chunk,
+            self._vocab_size,
+            target_ids,
+            num_logprobs,
+            logprobs_op=self._logprobs_op,
+        )
+
+    def _draw(self, logits: Tensor, step: SampleStep) -> tuple[Tensor, list[LogprobGroup]]:
+        """[L] int32 tokens, and log-probabilities of processed logits where wanted."""
+        processed = set(self._wanted_logprobs(step, "processed"))
+        token_ids = torch.zeros(len(step.rows), dtype=torch.int32, device=self._device)
+        groups: list[LogprobGroup] = []
+        for kind, indices in self._draw_kinds(step).items():
+            selected = step.select(logits, indices)
+            drawn, values, ids = self._draw_kind(kind, selected, indices, step)
+            token_ids = step.write_back(token_ids, indices, drawn)
+            wanted = [j for j, i in enumerate(indices) if i in processed]
+            if wanted:
+                places = step.ints(wanted)
+                dense = values.index_select(0, places)
+                if ids is not None:
+                    empty = dense.new_full((len(wanted), self._vocab_size), float("-inf"))
+                    dense = empty.scatter_(1, ids.index_select(0, places), dense)
+                groups.append(self._logprobs(dense, [indices[j] for j in wanted], token_ids, step))
+        return token_ids, groups
+
+    def _draw_kinds(self, step: SampleStep) -> dict[str, list[int]]:
+        """Logits rows by what drawing from them takes; a property of each row alone."""
+        kinds: dict[str, list[int]] = {}
+        for i, row in enumerate(step.rows):
+            params = self._rows.params(row)
+            if params.temperature == 0:
+                kind = "greedy"
+            elif 0 < params.top_k <= MAX_CANDIDATES:
+                kind = "candidates"
+            elif params.top_k > 0 or params.top_p < 1:
+                kind = "ranked"
+            else:
+                kind = "whole"
+            kinds.setdefault(kind, []).append(i)
+        return kinds
+
+    def _draw_kind(
+        self, kind: str, logits: Tensor, indices: list[int], step: SampleStep
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Tokens [n] int32, processed logits, and the ids of their columns (None: all)."""
+        if kind == "greedy":
+            return self._draw_op(logits), logits, None
+        params = [self._rows.params(step.rows[i]) for i in indices]
+        inputs = self._rows.draw_inputs(step.rows_of(indices))
+        values, ids = self._truncate_op(
+            logits,
+            inputs.temperature,
+            min_p=inputs.min_p if any(p.min_p > 0 for p in params) else None,
+            top_k=inputs.top_k if any(p.top_k > 0 for p in params) else None,
+            top_p=inputs.top_p if any(p.top_p < 1 for p in params) else None,
+            max_top_k=max(p.top_k for p in params) if kind == "candidates" else None,
+        )
+        positions = step.positions_of(indices)
+        drawn = self._draw_op(values, ids, inputs.seeds, inputs.sample_indices, positions)
+        return drawn, values, ids
+
+    def _wanted_logprobs(self, step: SampleStep, mode: str) -> list[int]:
+        params = map(self._rows.params, step.rows)
+        return [
+            i for i, p in enumerate(params) if p.logprobs is not None and p.logprobs_mode == mode
+        ]
+
+    def _logprobs(
+        self, logits: Tensor, indices: list[int], token_ids: Tensor, step: SampleStep
+    ) -> LogprobGroup:
+        wanted = [self._rows.params(step.rows[i]).logprobs or 0 for i in indices]
+        chosen = step.select(token_ids, indices)
+        return LogprobGroup(
+            indices, wanted, LogprobTensors(*self._logprobs_op(logits, chosen, max(wanted)))
+        )
