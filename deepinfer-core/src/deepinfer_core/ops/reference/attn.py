@@ -1,0 +1,143 @@
+"""References of the attention ops: gathered keys and values, a few large products per part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.paged_plan import (
+    MAX_BATCHED_QUERIES,
+    PagedPlan,
+    PartKeys,
+    Scratch,
+    plan_paged,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What one layer adds to plain attention."""
+
+    scale: float
+    sinks: Tensor | None
+    softcap: float | None
+    needs_lse: bool
+
+
+def paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.paged`."""
+    steps = plan if isinstance(plan, PagedPlan) else plan_paged(None, meta)
+    extras = _Extras(scale, sinks, softcap, needs_lse=return_lse or sinks is not None)
+    can_fuse = not extras.needs_lse and softcap is None
+    num_heads, num_kv_heads = q.shape[1], k_cache.shape[2]
+    o = q.new_empty(q.shape)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    lse = torch.empty(q.shape[:2], dtype=wide, device=q.device) if return_lse else None
+    for number, part in enumerate(steps.parts):
+        keys = steps.keys(number, window)
+        rows = steps.rows[number]
+        picked = q if steps.is_whole_batch else q.index_select(0, rows)
+        # [R, Hk, L, G, D]
+        grouped = picked.reshape(
+            len(part.requests), part.num_queries, num_kv_heads, num_heads // num_kv_heads, -1
+        ).transpose(1, 2)
+        if can_fuse and part.num_queries > MAX_BATCHED_QUERIES:
+            is_causal = part.is_causal and keys.is_unwindowed
+            attended = _attend_fused(
+                grouped, k_cache, v_cache, keys, steps.scratch, scale, is_causal
+            )
+        else:
+            attended, part_lse = _attend(grouped, k_cache, v_cache, keys, steps.scratch, extras)
+            if lse is not None and part_lse is not None:
+                lse[rows] = part_lse.transpose(1, 2).reshape(-1, num_heads)
+        flat = attended.transpose(1, 2).reshape(-1, *q.shape[1:])
+        if steps.is_whole_batch:
+            o = flat
+        else:
+            o[rows] = flat
+    return o if lse is None else (o, lse)
+
+
+def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.merge`."""
+    lse = torch.logaddexp(lse1, lse2)
+    # Where both are empty the difference would be nan.
+    floor = lse.clamp(min=torch.finfo(lse.dtype).min)
+    w1, w2 = (lse1 - floor).exp_().unsqueeze(-1), (lse2 - floor).exp_().unsqueeze(-1)
+    return (o1 * w1 + o2 * w2).to(o1.dtype), lse
+
+
+def _attend_fused(
+    grouped: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    keys: PartKeys,
+    scratch: Scratch,
+    scale: float,
+    is_causal: bool,
+) -> Tensor:
+    """Attend with torch's own kernel, once for each query head of a group.
+
+    One call per head of the group needs no copies of keys and values for the group.
+    """
+    k, v = keys.gather(k_cache, scratch, "k"), keys.gather(v_cache, scratch, "v")
+    mask = None if is_causal else keys.mask(grouped.dtype).unsqueeze(1)
+    out = torch.empty_like(grouped)
+    for g in range(grouped.shape[3]):
+        out[:, :, :, g] = F.scaled_dot_product_attention(
+            grouped[:, :, :, g], k, v, attn_mask=mask, is_causal=is_causal, scale=scale
+        )
+    return out
+
+
+def _attend(
+    grouped: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    keys: PartKeys,
+    scratch: Scratch,
+    extras: _Extras,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend step by step: the scores of a group's heads are one product.
+
+    Returns:
+        o [R, Hk, L, G, D] and, if wanted, lse [R, Hk, L, G].
+    """
+    num_reqs, num_kv_heads, num_queries, group, head_dim = grouped.shape
+    matrices, rows = num_reqs * num_kv_heads, num_queries * group
+    wide = torch.promote_types(grouped.dtype, torch.float32)
+    k = keys.gather(k_cache, scratch, "k").view(matrices, -1, head_dim)
+    if wide != k.dtype:
+        k = scratch.take("wide k", tuple(k.shape), k, wide).copy_(k)
+    q = grouped.to(wide).mul(extras.scale).reshape(matrices, rows, head_dim)
+    flat = scratch.take("scores", (matrices, rows, k.shape[1]), q)
+    torch.bmm(q, k.transpose(1, 2), out=flat)
+    scores = flat.view(num_reqs, num_kv_heads, num_queries, group, -1)
+    if extras.softcap is not None:
+        scores.div_(extras.softcap).tanh_().mul_(extras.softcap)
+    scores += keys.mask(wide)[:, None, :, None]
+    lse = None
+    if extras.needs_lse:
+        lse = scores.logsumexp(dim=-1)
+        if extras.sinks is not None:
+            lse = lse.logaddexp(extras.sinks.to(wide).view(num_kv_heads, 1, group))
+        weights = flat.sub_(lse.view(matrices, rows, 1)).exp_()
+    else:
+        weights = flat.softmax(dim=-1)
+    v = keys.gather(v_cache, scratch, "v").view(matrices, -1, head_dim)
+    return torch.bmm(weights.to(v.dtype), v).view(grouped.shape), lse

@@ -1,0 +1,96 @@
+"""References of the mixture-of-experts ops."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepinfer_core.ops.reference.act import silu_mul
+
+
+def route(
+    logits: Tensor,
+    top_k: int,
+    scoring: str = "softmax",
+    bias: Tensor | None = None,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    renormalize: bool = True,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.moe.route`."""
+    scores = _score(logits, scoring)
+    ranked = scores if bias is None else scores + bias
+    if num_groups > 1:
+        ranked = _keep_groups(ranked, num_groups, top_groups, 1 if bias is None else 2)
+    # Only a stable sort promises the lower id among equals.
+    ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
+    if bias is not None:
+        ids = ids.sort(dim=-1).values
+        weights, order = scores.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+        ids = ids.gather(-1, order)
+    else:
+        weights = scores.gather(-1, ids)
+    if renormalize:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+    return ids.int(), weights * scale if scale != 1.0 else weights
+
+
+def experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    limit: float | None = None,
+    expert_map: Tensor | None = None,
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.moe.experts`."""
+    per_slot = x.new_zeros(ids.numel(), x.shape[1])
+    for expert, slots in assignments(ids, w13.shape[0], expert_map):
+        hidden = silu_mul(F.linear(x[slots // ids.shape[1]], w13[expert]), limit)
+        per_slot[slots] = F.linear(hidden, w2[expert])
+    return sum_slots(per_slot.view(*ids.shape, -1), weights)
+
+
+def assignments(
+    ids: Tensor, num_experts: int, expert_map: Tensor | None
+) -> list[tuple[int, Tensor]]:
+    """List (local expert, its flat slots of `ids`), ascending, for each expert that has any."""
+    flat = ids.flatten().long()
+    if expert_map is not None:
+        flat = expert_map.long()[flat]
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat + 1, minlength=num_experts + 1)
+    # SYNC: the rows of each expert decide the shapes of its products.
+    groups = torch.split(order, counts.tolist())
+    return [(e, slots) for e, slots in enumerate(groups[1:]) if slots.numel()]
+
+
+def sum_slots(per_slot: Tensor, weights: Tensor) -> Tensor:
+    """Sum [T, K, C] over K in order, weighted, in float32; round to the dtype of `per_slot`."""
+    wide = per_slot.to(torch.promote_types(per_slot.dtype, torch.float32))
+    total = wide.new_zeros(wide.shape[0], wide.shape[2])
+    for k in range(wide.shape[1]):
+        total += wide[:, k] * weights[:, k, None]
+    return total.to(per_slot.dtype)
+
+
+def _score(logits: Tensor, scoring: str) -> Tensor:
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if scoring == "softmax":
+        return wide.softmax(dim=-1)
+    if scoring == "sigmoid":
+        return wide.sigmoid()
+    if scoring == "sqrtsoftplus":
+        return F.softplus(wide).sqrt()
+    raise ValueError(f"no scoring {scoring!r}; known: softmax, sigmoid, sqrtsoftplus")
+
+
+def _keep_groups(ranked: Tensor, num_groups: int, top_groups: int, best: int) -> Tensor:
+    grouped = ranked.view(ranked.shape[0], num_groups, -1)
+    worth = grouped.topk(min(best, grouped.shape[-1]), dim=-1).values.sum(dim=-1)
+    kept = worth.sort(dim=-1, descending=True, stable=True).indices[:, :top_groups]
+    is_kept = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, kept, True)
+    return grouped.masked_fill(~is_kept.unsqueeze(-1), float("-inf")).flatten(1)

@@ -1,0 +1,227 @@
+"""How the plain attention cuts a step's batch into parts, decided once and shared by layers.
+
+Shapes come from host lists alone, which bound the lengths from above; what is visible is decided
+by masks from device tensors. Knows nothing of heads, scores or values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.kv import token_rows
+from deepinfer_core.plugin_api.kernel import Problem
+
+MAX_BATCHED_QUERIES = 8
+"""Requests with up to this many equal queries are attended to together."""
+MAX_TILE_QUERIES = 512
+MAX_TILE_PAIRS = 2**19
+"""Queries times keys of one tile of a long query; bounds masks and scores."""
+MAX_CACHED_PAIRS = 2**22
+MAX_PART_KEYS = 2048
+PADDING = 1.3
+"""Requests share a part if the longest has at most this times the blocks of the shortest, or
+`PADDING_BLOCKS` more: measured on a CPU, where a call costs about as much as four blocks."""
+PADDING_BLOCKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Requests, or a tile of one, with equally many queries, attended to in one call."""
+
+    requests: Sequence[int]
+    first_query: int
+    """Of the tile, counted within the request."""
+    num_queries: int
+    num_keys: int
+    """Upper bound of the keys that any query here can see."""
+    is_causal: bool
+    """Query i sees keys 0 to i exactly: masks are not needed without a window."""
+
+
+class Scratch:
+    """Buffers that the layers of a step reuse: fresh pages cost as much as the sums on them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(
+        self, name: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A contiguous tensor of any content, valid until the name is taken again."""
+        key = (name, dtype or like.dtype)
+        size = math.prod(shape)
+        if key not in self._buffers or self._buffers[key].numel() < size:
+            self._buffers[key] = like.new_empty(size, dtype=key[1])
+        return self._buffers[key][:size].view(shape)
+
+
+class PartKeys:
+    """Which cache rows a part reads, and which of them each query sees."""
+
+    def __init__(self, part: Part, meta: AttentionMeta, rows: Tensor, window: int | None) -> None:
+        block_size = meta.block_size
+        requests = torch.tensor(part.requests, device=rows.device)
+        self.positions = meta.positions[rows].view(len(part.requests), part.num_queries)
+        """[R, L]"""
+        num_blocks = -(-part.num_keys // block_size)
+        self.num_keys = part.num_keys if part.is_causal else num_blocks * block_size
+        columns = torch.arange(num_blocks, device=rows.device)
+        if window is not None:
+            spanned = (window + part.num_queries + 2 * block_size - 3) // block_size
+            columns = columns[:spanned]
+            self.num_keys = min(self.num_keys, spanned * block_size)
+            first = (self.positions[:, :1] - window + 1).clamp_(min=0) // block_size
+            columns = first + columns
+        columns = columns.expand(len(part.requests), -1)
+        table = meta.block_tables[requests].long()
+        self.blocks = table.gather(1, columns.clamp(max=table.shape[1] - 1))
+        """[R, number of blocks]"""
+        self.first_keys = columns[:, :1] * block_size
+        """[R, 1] absolute position of the first key."""
+        self.is_unwindowed = window is None
+        self._block_size = block_size
+        self._window = window
+        self._masks: dict[torch.dtype, Tensor] = {}
+        self._indices: dict[tuple[int, int], Tensor] = {}
+
+    def mask(self, dtype: torch.dtype) -> Tensor:
+        """[R, L, num_keys]: 0 where a query sees a key, else -inf."""
+        if dtype not in self._masks:
+            keys = (self.first_keys + torch.arange(self.num_keys, device=self.blocks.device))[
+                :, None
+            ]
+            queries = self.positions[:, :, None]
+            hidden = keys > queries
+            if self._window is not None:
+                hidden |= keys <= queries - self._window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            mask.masked_fill_(hidden, float("-inf"))
+            if mask.numel() > MAX_CACHED_PAIRS:
+                return mask
+            self._masks[dtype] = mask
+        return self._masks[dtype]
+
+    def gather(self, cache: Tensor, scratch: Scratch, name: str) -> Tensor:
+        """Read the keys or values, [R, Hk, num_keys, D], into the named scratch."""
+        _, _, num_heads, head_dim = cache.shape
+        view = token_rows(cache, head_dim)
+        if view is None:
+            picked = cache.index_select(0, self.blocks.flatten()).view(
+                len(self.blocks), -1, num_heads, head_dim
+            )
+            return picked[:, : self.num_keys].transpose(1, 2).contiguous()
+        rows, rows_per_block = view
+        index = self._index(rows_per_block, num_heads)
+        out = scratch.take(name, (index.numel(), head_dim), cache)
+        torch.index_select(rows, 0, index, out=out)
+        return out.view(len(self.blocks), num_heads, -1, head_dim)
+
+    def _index(self, rows_per_block: int, num_heads: int) -> Tensor:
+        key = (rows_per_block, num_heads)
+        if key not in self._indices:
+            device = self.blocks.device
+            # LAYOUT: block * rows_per_block + offset * num_heads + head, as [R, Hk, num_keys].
+            offsets = torch.arange(self._block_size, device=device) * num_heads
+            slots = (self.blocks.unsqueeze(-1) * rows_per_block + offsets).flatten(1)
+            heads = torch.arange(num_heads, device=device).view(-1, 1)
+            index = slots[:, None, : self.num_keys] + heads
+            self._indices[key] = index.flatten()
+        return self._indices[key]
+
+
+class PagedPlan:
+    """A step's parts, with their rows of q, and per window their keys."""
+
+    def __init__(self, meta: AttentionMeta) -> None:
+        self.parts = split(meta.query_lens, meta.seq_len_bounds, meta.block_size)
+        starts = [0]
+        for length in meta.query_lens:
+            starts.append(starts[-1] + length)
+        self._meta = meta
+        self.rows = [_rows_of(part, starts, meta.positions.device) for part in self.parts]
+        """Rows of q, [R * L] int64, request by request."""
+        self.is_whole_batch = len(self.parts) == 1 and self.parts[0].requests == list(
+            range(meta.num_reqs)
+        )
+        """One part holds all rows in order, so that q and o need no gather."""
+        self.scratch = Scratch()
+        self._keys: dict[tuple[int, int | None], PartKeys] = {}
+
+    def keys(self, part: int, window: int | None) -> PartKeys:
+        """The keys that a part reads in a layer with this window."""
+        if window is not None and window >= self.parts[part].num_keys:
+            window = None
+        key = (part, window)
+        if key not in self._keys:
+            self._keys[key] = PartKeys(self.parts[part], self._meta, self.rows[part], window)
+        return self._keys[key]
+
+
+def plan_paged(problem: Problem | None, meta: AttentionMeta) -> PagedPlan:
+    """The `plan` of `attn.paged`. Never waits for the device."""
+    return PagedPlan(meta)
+
+
+def split(query_lens: Sequence[int], seq_len_bounds: Sequence[int], block_size: int) -> list[Part]:
+    """Cut a batch into parts: short queries batched by length, long ones in tiles."""
+    parts: list[Part] = []
+    batched: dict[int, list[int]] = {}
+    for request, num_queries in enumerate(query_lens):
+        if 0 < num_queries <= MAX_BATCHED_QUERIES:
+            batched.setdefault(num_queries, []).append(request)
+        elif num_queries:
+            parts.extend(_tiles(request, num_queries, seq_len_bounds[request]))
+    for num_queries, requests in batched.items():
+        for bucket in _buckets(requests, seq_len_bounds, block_size):
+            longest = max(seq_len_bounds[request] for request in bucket)
+            size = max(1, MAX_PART_KEYS // longest)
+            parts.extend(
+                Part(bucket[i : i + size], 0, num_queries, longest, is_causal=False)
+                for i in range(0, len(bucket), size)
+            )
+    return parts
+
+
+def _tiles(request: int, num_queries: int, bound: int) -> list[Part]:
+    size = max(16, min(MAX_TILE_QUERIES, MAX_TILE_PAIRS // bound))
+    tiles = []
+    for first in range(0, num_queries, size):
+        count = min(size, num_queries - first)
+        num_keys = bound - num_queries + first + count
+        # A length cannot be below the queries, so here the bound is the length.
+        is_causal = first == 0 and bound == num_queries
+        tiles.append(Part([request], first, count, num_keys, is_causal))
+    return tiles
+
+
+def _buckets(
+    requests: list[int], seq_len_bounds: Sequence[int], block_size: int
+) -> list[list[int]]:
+    """Split requests so that padding stays bounded; in the given order if one bucket will do."""
+    blocks = {request: -(-seq_len_bounds[request] // block_size) for request in requests}
+    if _fits_together(min(blocks.values()), max(blocks.values())):
+        return [requests]
+    ascending = sorted(requests, key=lambda request: blocks[request])
+    buckets = [[ascending[0]]]
+    for request in ascending[1:]:
+        if _fits_together(blocks[buckets[-1][0]], blocks[request]):
+            buckets[-1].append(request)
+        else:
+            buckets.append([request])
+    return buckets
+
+
+def _fits_together(shortest: int, longest: int) -> bool:
+    return longest <= max(PADDING * shortest, shortest + PADDING_BLOCKS)
+
+
+def _rows_of(part: Part, starts: Sequence[int], device: torch.device) -> Tensor:
+    first = [starts[request] + part.first_query for request in part.requests]
+    rows = torch.tensor(first).unsqueeze(1) + torch.arange(part.num_queries)
+    return rows.flatten().to(device)

@@ -1,0 +1,8 @@
+"""Signature stubs of all ops, one file per family. Importing this package fills `OP_SPECS`.
+
+A spec says what an op is called, takes and gives; it holds no implementation and no torch.
+"""
+
+from deepinfer_core.ops.specs import act, attn, comm, gemm, kv, moe, norm, quant, rope, sample
+
+__all__ = ["act", "attn", "comm", "gemm", "kv", "moe", "norm", "quant", "rope", "sample"]

@@ -1,0 +1,75 @@
+"""Specs of the attention ops."""
+
+# mypy: disable-error-code="empty-body"
+# A spec is a signature without a body.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.spec import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op(
+    "attn.paged",
+    major=1,
+    tier=0,
+    features={"varlen", "window", "sinks", "softcap", "lse_out", "strided_cache"},
+)
+def paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend causally from this step's queries to the paged KV cache.
+
+    The query at position p of a request sees positions j <= p, with a window those with
+    p - window < j. Its score is s = scale * q.k, with a softcap c then c * tanh(s / c).
+
+    Args:
+        q: [T, H, D], tokens of request b at rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] and at
+            positions seq_lens[b] - query_lens[b] and on. Tokens may be strided.
+        k_cache, v_cache: [P, s, Hk, D] in the dtype of q, H a multiple of Hk; query head h uses
+            kv head h // (H / Hk). This step's tokens are stored already. Contiguous but for the
+            block axis, whose stride may be larger (feature `strided_cache`).
+        meta: the batch. Query lengths above one need the feature `varlen`.
+        scale: factor of the scores.
+        window: visible positions including the query's own; None = all (feature `window`).
+        sinks: [H], one more score per head that takes weight but has no value (`sinks`).
+        softcap: bound of the scores' magnitude (`softcap`).
+        plan: what the kernel's `plan` made of the meta in this step, or None.
+        return_lse: also return the normaliser (`lse_out`).
+
+    Returns:
+        o [T, H, D] in the dtype of q; with `return_lse` also lse [T, H] float32, the log of the
+        sum of exponentials of all scores, the sink included.
+
+    Caches are never written. Slots at or past seq_lens and block 0 hold finite garbage, blocks
+    outside every block table may hold NaN; neither changes the result. Never waits for the
+    device.
+    """
+
+
+@op("attn.merge", major=1, tier=0)
+def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
+    """Combine attention over two disjoint sets of keys.
+
+    Args:
+        o1, o2: [T, H, D] of equal dtype.
+        lse1, lse2: [T, H] float32; -inf marks a set without keys, whose o may be anything finite.
+
+    Returns:
+        o [T, H, D] in the dtype of o1 and lse [T, H], as attention over both sets would give;
+        zeros and -inf where both are empty.
+    """

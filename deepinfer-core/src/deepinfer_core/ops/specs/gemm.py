@@ -1,0 +1,54 @@
+"""Specs of the matrix products."""
+
+# mypy: disable-error-code="empty-body"
+# A spec is a signature without a body.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepinfer_core.ops.spec import op
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+
+@op("gemm.dense", major=1, tier=0, features={"bias"})
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply rows by a weight matrix that lies as checkpoints hold it.
+
+    Args:
+        x: [T, K]; rows may be strided.
+        weight: [N, K] in the dtype of x.
+        bias: [N] in the dtype of x, or None.
+
+    Returns:
+        x @ weight^T + bias, [T, N] in the dtype of x, accumulated in float32.
+    """
+
+
+@op("gemm.scaled", major=1, tier=0)
+def scaled(
+    q: Tensor,
+    scales: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    scheme: str,
+    out_dtype: dtype,
+) -> Tensor:
+    """Multiply quantised rows by a quantised weight matrix.
+
+    Args:
+        q, scales: as `quant.act` gives them for the same scheme; q is [T, K].
+        weight: [N, K] in the dtype of q.
+        weight_scales: float32; [N] for the `_token` schemes, [ceil(N / 128), ceil(K / 128)] for
+            `fp8_block128`, one for each square block of weights.
+        scheme: `int8_token`, `fp8_token` or `fp8_block128`.
+        out_dtype: of the result.
+
+    Returns:
+        [T, N], the product of the dequantised factors, accumulated in int32 or float32.
+
+    Raises:
+        ValueError: the scheme is unknown.
+    """
