@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deepinfer_core.ops.spec import op
+from deepinfer_core.plugin_api.kernel import Caps, KernelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,3 +127,19 @@ def logprobs(
         `token_ids`; ids [n, k] int32 and logprobs [n, k] float32 of the k most likely, best
         first. -inf at tokens that cannot be drawn.
     """
+
+
+SAMPLE_KERNELS: tuple[KernelSpec, ...] = tuple(
+    KernelSpec(
+        op=f"sample.{name}@1",
+        provider="torch.reference",
+        target=f"deepinfer_core.ops.reference.sample:{name}",
+        caps=Caps(
+            device_kinds=("*",),
+            features=frozenset({"batch_invariant", "deterministic", "graph_safe", "empty_ok"}),
+        ),
+        priority=0,
+    )
+    for name in ("mask", "penalties", "stages", "draw", "logprobs")
+)
+"""The torch references. Rows are independent already, so there is no second provider."""
