@@ -55,9 +55,17 @@ class Request:
     num_preemptions: int = 0
     followers: list[Request] = field(default_factory=list)
     """The other samples of the prompt, waiting to fork from this one."""
+    wants_prompt_logprobs: bool = field(init=False)
+    """One sample delivers them for all; the first, unless it ends before the prompt is done."""
 
     first_token_time_s: float | None = None
+    """Of `time.monotonic()`, like every time here."""
     finish_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.wants_prompt_logprobs = (
+            self.params.prompt_logprobs is not None and self.sample_index == 0
+        )
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -75,3 +83,19 @@ class Request:
     @property
     def is_finished(self) -> bool:
         return self.status == "finished"
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Prompt log-probabilities are wanted and not all of them are here yet."""
+        return self.wants_prompt_logprobs and (
+            len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
+        )
+
+    def known_token_ids(self, start: int, stop: int) -> list[int]:
+        """Prompt and output ids at positions start .. stop-1, as far as the host has them."""
+        num_prompt = len(self.prompt_token_ids)
+        if stop <= num_prompt:
+            return self.prompt_token_ids[start:stop]
+        if start >= num_prompt:
+            return self.output_token_ids[start - num_prompt : stop - num_prompt]
+        return self.prompt_token_ids[start:] + self.output_token_ids[: stop - num_prompt]

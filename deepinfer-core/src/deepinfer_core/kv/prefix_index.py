@@ -1,0 +1,132 @@
+"""Names for full blocks, and the longest prefix that every layout group can serve.
+
+A digest names everything that a block's content depends on: the group's facts and all token ids
+from position 0 to the block's end. It is the same in every process and on every machine.
+Knows no block pool beyond a mapping from digest to block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from struct import Struct
+
+from deepinfer_core.kv.layout import KVLayout, LayoutGroup
+from deepinfer_core.request import Request
+
+DIGEST_BYTES = 32
+_FORMAT = "deepinfer-kv-1"
+"""Part of every digest; a change of page layout or hashing gets a new one."""
+
+
+class BlockHasher:
+    """The hash chain of one layout group.
+
+    `root` stands before the first block; the digest of block i is
+    blake2b(digest of block i-1 + token ids of block i as int32 little-endian).
+    """
+
+    __slots__ = ("_pack", "root")
+
+    def __init__(self, group: LayoutGroup) -> None:
+        layer = group.layer_kv
+        facts = (
+            _FORMAT,
+            group.kind,
+            group.window_size,
+            group.block_size,
+            *(layer.num_kv_heads, layer.head_dim, layer.dtype_bytes),
+            *group.layers,
+        )
+        self.root = blake2b(repr(facts).encode(), digest_size=DIGEST_BYTES).digest()
+        self._pack = Struct(f"<{group.block_size}i").pack
+
+    def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:
+        """Digest of the block of `token_ids` (exactly one block) that follows `parent`."""
+        return blake2b(parent + self._pack(*token_ids), digest_size=DIGEST_BYTES).digest()
+
+
+class PrefixIndex:
+    """Matches requests against the blocks that a pool can serve.
+
+    Args:
+        layout: its groups and hit granularity.
+        cached_blocks: live view, digest -> block id.
+    """
+
+    def __init__(self, layout: KVLayout, cached_blocks: Mapping[bytes, int]) -> None:
+        self._groups = layout.groups
+        self._granularity = layout.hit_granularity
+        self._hashers = [BlockHasher(group) for group in layout.groups]
+        self._cached = cached_blocks
+
+    def digest(self, request: Request, digests: list[bytes], group: int, index: int) -> bytes:
+        """Digest of a request's block, all of whose token ids the host knows.
+
+        Args:
+            digests: the request's digests of this group so far; extended as far as needed, so
+                each block is hashed once.
+        """
+        while len(digests) <= index:
+            size, hasher = self._groups[group].block_size, self._hashers[group]
+            start = len(digests) * size
+            parent = digests[-1] if digests else hasher.root
+            digests.append(hasher.extend(parent, request.known_token_ids(start, start + size)))
+        return digests[index]
+
+    def match(self, request: Request, digests: Sequence[list[bytes]], limit: int) -> int:
+        """Longest cached prefix of at most `limit` tokens that every group can serve.
+
+        A full group must serve [0, H), a window group only the blocks that cover [H-W+1, H).
+
+        Args:
+            digests: one list per group, see `digest`.
+
+        Returns:
+            H, a multiple of the hit granularity.
+        """
+        hit = limit - limit % self._granularity
+        for group, layout in enumerate(self._groups):
+            if layout.kind == "full" and hit:
+                hit = self._first_gap(request, digests[group], group, hit)
+        lowered = True
+        while hit and lowered:
+            lowered = False
+            for group, layout in enumerate(self._groups):
+                if layout.kind == "window" and hit:
+                    served = self._window_hit(request, digests[group], group, hit)
+                    lowered = lowered or served < hit
+                    hit = served
+        return hit
+
+    def _first_gap(self, request: Request, digests: list[bytes], group: int, hit: int) -> int:
+        size = self._groups[group].block_size
+        for index in range(hit // size):
+            if self.digest(request, digests, group, index) not in self._cached:
+                served = index * size
+                return served - served % self._granularity
+        return hit
+
+    def _window_hit(self, request: Request, digests: list[bytes], group: int, hit: int) -> int:
+        """The largest prefix up to `hit` whose tail this group holds.
+
+        A gap in block m rules out every prefix from `hit` down to m's start: their tails reach
+        back at least as far. So each block is looked at once.
+        """
+        size = self._groups[group].block_size
+        index = hit // size - 1
+        while hit and index >= first_live_block(self._groups[group], hit):
+            if self.digest(request, digests, group, index) in self._cached:
+                index -= 1
+                continue
+            hit = index * size
+            hit -= hit % self._granularity
+            index = hit // size - 1
+        return hit
+
+
+def first_live_block(group: LayoutGroup, position: int) -> int:
+    """First block that a query at `position` can see; all before it are out of the window."""
+    if group.window_size is None:
+        return 0
+    return max(0, position - group.window_size + 1) // group.block_size

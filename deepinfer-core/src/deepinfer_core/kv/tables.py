@@ -1,0 +1,111 @@
+"""What one request holds of the pool, and the arithmetic that tables and pool must satisfy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deepinfer_core.errors import IntegrityError
+from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockPool
+from deepinfer_core.kv.layout import LayoutGroup
+
+
+@dataclass(frozen=True, slots=True)
+class KVStats:
+    """How full the pool is, and what prefix matching saved; counts since the start."""
+
+    num_blocks: int
+    """Blocks that requests can hold; the null block is not among them."""
+    num_free_blocks: int
+    """Held by nobody, hittable or not."""
+    num_cached_blocks: int
+    """Hittable, held or not."""
+    num_queried_tokens: int
+    """Known tokens of requests when they were given their first blocks."""
+    num_hit_tokens: int
+    """Those of them whose blocks were found."""
+
+
+class RequestBlocks:
+    """Tables and digests of one request, one per layout group."""
+
+    __slots__ = (
+        "capacity",
+        "digests",
+        "num_dropped",
+        "num_registered",
+        "num_settled",
+        "sealed",
+        "tables",
+    )
+
+    def __init__(self, num_groups: int) -> None:
+        self.tables: list[list[int]] = [[] for _ in range(num_groups)]
+        self.digests: list[list[bytes]] = [[] for _ in range(num_groups)]
+        self.num_dropped = [0] * num_groups
+        """Leading entries per group that are the null block."""
+        self.num_registered = [0] * num_groups
+        """Leading blocks per group that need no more registering."""
+        self.num_settled = 0
+        """Leading tokens whose content no step in flight is still writing."""
+        self.sealed = False
+        """The cache was reset meanwhile: what this request computes continues old content."""
+        self.capacity = 0
+        """Positions below this need no allocation and no copy; 0 forces a look."""
+
+    def live_blocks(self) -> Iterator[int]:
+        """Every block held, group after group."""
+        for table, start in zip(self.tables, self.num_dropped, strict=True):
+            yield from table[start:]
+
+
+def max_blocks_held(group: LayoutGroup, num_tokens: int) -> int:
+    """Blocks of one group that a request of `num_tokens` holds at most, token by token.
+
+    A window of W positions at any offset touches at most (W + block_size - 2) // block_size + 1
+    blocks.
+    """
+    size = group.block_size
+    num_blocks = -(-num_tokens // size)
+    if group.window_size is None:
+        return num_blocks
+    return min(num_blocks, (group.window_size + size - 2) // size + 1)
+
+
+def check_tables(
+    pool: BlockPool,
+    held: Mapping[int, RequestBlocks],
+    *,
+    orphans: Sequence[int],
+    copies: Mapping[int, int],
+) -> None:
+    """Compare reference counts with the tables of all requests.
+
+    Args:
+        held: by request id.
+        orphans: blocks that keep one reference until pending copies are taken.
+        copies: pending, destination -> source.
+
+    Raises:
+        IntegrityError: names request or block and the two numbers.
+    """
+    expected = Counter(orphans)
+    for request_id, blocks in held.items():
+        for group, (table, start) in enumerate(zip(blocks.tables, blocks.num_dropped, strict=True)):
+            live = table[start:]
+            if any(table[:start]) or NULL_BLOCK in live or len(set(live)) != len(live):
+                raise IntegrityError(
+                    f"request {request_id}, group {group}: after {start} dropped entries the "
+                    f"table must hold distinct blocks, but is {table}"
+                )
+            expected.update(live)
+    for block, count in enumerate(pool.ref_counts):
+        if count != expected[block]:
+            raise IntegrityError(
+                f"block {block} has {count} references, but {expected[block]} tables and pending "
+                f"copies hold it"
+            )
+    both = copies.keys() & set(copies.values())
+    if both:
+        raise IntegrityError(f"blocks {sorted(both)} are source and destination of pending copies")
