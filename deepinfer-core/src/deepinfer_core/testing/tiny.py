@@ -1,0 +1,176 @@
+"""Tiny random checkpoints with the layers of real families: a model of 100 KB that loads, talks
+gibberish and can be compared with any other implementation.
+
+Deterministic by seed. Weights are sized so that the next token depends on the whole context and
+near-ties are rare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from deepinfer_core.models.layers.packed import checkpoint_views
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.registry import ModelRegistry
+from deepinfer_core.ops.table import reference_table
+from deepinfer_core.testing.tiny_tokenizer import (
+    BOS_TOKEN_ID,
+    END_OF_TEXT_TOKEN_ID,
+    EOS_TOKEN_ID,
+    write_tokenizer,
+)
+
+_SHARED: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": BOS_TOKEN_ID,
+    "eos_token_id": EOS_TOKEN_ID,
+    "torch_dtype": "float32",
+}
+_QWEN: dict[str, Any] = {
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "max_window_layers": 3,
+}
+
+TINY_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": 24,
+    },
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_QWEN},
+    "qwen2_window": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+    "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "tie_word_embeddings": True,
+        **_QWEN,
+        "head_dim": 32,
+    },
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        **_QWEN,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+    },
+}
+"""Family -> what its configuration adds to the shared sizes."""
+
+
+def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny model.
+
+    Args:
+        family: one of `TINY_FAMILIES`.
+        overrides: fields to replace or add.
+    """
+    return _SHARED | TINY_FAMILIES[family] | overrides
+
+
+def tiny_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
+    """Random float32 tensors under checkpoint names, for a configuration.
+
+    Matrices by fan-in, norms around 1, biases small.
+    """
+    model_class = ModelRegistry().resolve(config["architectures"][0])
+    parsed = model_class.read_config(RawConfig(config, "tiny config"))
+    with torch.device("meta"):
+        model = model_class(parsed, reference_table(), dtype="float32")
+    views = checkpoint_views(model)
+    return {name: _random(name, tuple(view.shape), seed) for name, view in views.items()}
+
+
+def write_tiny_checkpoint(
+    directory: str | Path,
+    family: str,
+    *,
+    seed: int = 0,
+    num_shards: int = 1,
+    generation_config: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a Hugging Face directory: configuration, weights, tokenizer, chat template.
+
+    Args:
+        directory: made if it does not exist.
+        family: one of `TINY_FAMILIES`.
+        num_shards: above 1, the weights are split and an index is written.
+        generation_config: replaces the default, which stops at two tokens.
+        overrides: configuration fields; `torch_dtype` is the dtype of the weights.
+
+    Returns:
+        the directory.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    config = tiny_config(family, **overrides)
+    dtype = getattr(torch, config["torch_dtype"])
+    weights = {name: tensor.to(dtype) for name, tensor in tiny_weights(config, seed).items()}
+    _write_json(directory / "config.json", config)
+    if generation_config is None:
+        generation_config = {"eos_token_id": [EOS_TOKEN_ID, END_OF_TEXT_TOKEN_ID]}
+    _write_json(directory / "generation_config.json", generation_config)
+    _write_weights(directory, weights, num_shards)
+    write_tokenizer(directory)
+    return directory
+
+
+def _random(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+    noise = torch.randn(shape, generator=generator)
+    if name.endswith("norm.weight"):
+        return 1.0 + 0.2 * noise
+    return 0.2 * noise if len(shape) == 1 else noise / math.sqrt(shape[-1])
+
+
+def _write_weights(directory: Path, weights: dict[str, Tensor], num_shards: int) -> None:
+    if num_shards == 1:
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = list(weights)
+    weight_map: dict[str, str] = {}
+    for shard in range(num_shards):
+        file_name = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"
+        own = names[shard::num_shards]
+        save_file({name: weights[name] for name in own}, directory / file_name, {"format": "pt"})
+        weight_map.update(dict.fromkeys(own, file_name))
+    total = sum(tensor.nbytes for tensor in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    _write_json(directory / "model.safetensors.index.json", index)
+
+
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
