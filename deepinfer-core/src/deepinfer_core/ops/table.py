@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from deepinfer_core.errors import ConfigError, EngineError, PluginError
+from deepinfer_core.ops.builtin import reference_kernels
 from deepinfer_core.ops.registry import (
     OpChoice,
     SelectionRules,
@@ -237,14 +238,10 @@ def _load_kernel(
     return fn, plan_fn
 
 
-def reference_kernels_on_cpu() -> list[KernelSpec]:
-    return list(load_target("deepinfer_core.ops.builtin:reference_kernels")())
-
-
 def reference_table(**options: Any) -> OpTable:
     """A table of the built-in kernels alone, on the CPU.
 
     Args:
         options: as for `make_op_table`, without `kernels` and `device`.
     """
-    return make_op_table(reference_kernels_on_cpu(), device=DeviceInfo(kind="cpu"), **options)
+    return make_op_table(reference_kernels(), device=DeviceInfo(kind="cpu"), **options)

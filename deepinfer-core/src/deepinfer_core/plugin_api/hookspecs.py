@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @hookspec
-def deepinfer_plugin_info() -> PluginInfo:  # type: ignore[empty-body]
+def deepinfer_plugin_info() -> PluginInfo:
     """Say who you are and which API you work with. The only hook that every plugin has.
 
     Called at discovery, before anything of the vendor may be imported.
