@@ -29,17 +29,32 @@ def load_hf_tokenizer(directory: Path) -> Tokenizer:
     backend = _load_backend(directory)
     config = _read_json(directory / "tokenizer_config.json")
     config = {**_read_json(directory / "special_tokens_map.json"), **config}
+    try:
+        special_tokens = _apply_config(backend, config, directory)
+        templates = _configured_templates(config.get("chat_template"))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ModelLoadError(
+            f"{directory / 'tokenizer_config.json'} is not of the known form "
+            f"({type(error).__name__}: {error}): fetch it again"
+        ) from error
+    return Tokenizer(
+        backend,
+        special_tokens=special_tokens,
+        chat_templates={**templates, **_template_files(directory)},
+    )
+
+
+def _apply_config(
+    backend: tokenizers.Tokenizer, config: dict[str, Any], directory: Path
+) -> dict[str, str]:
+    """Add what the configuration says, and return its special tokens by role."""
     _add_missing_tokens(backend, config.get("added_tokens_decoder") or {}, directory)
     special_tokens = {
         role: content for role in _ROLES if (content := _content_of(config.get(role))) is not None
     }
     _mark_special(backend, config, special_tokens)
     _apply_add_flags(backend, config, special_tokens)
-    return Tokenizer(
-        backend,
-        special_tokens=special_tokens,
-        chat_templates=_read_templates(directory, config.get("chat_template")),
-    )
+    return special_tokens
 
 
 def _load_backend(directory: Path) -> tokenizers.Tokenizer:
@@ -109,6 +124,7 @@ def _mark_special(
 ) -> None:
     """Tokens with a role are special even where `tokenizer.json` does not say so."""
     extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    extra = extra.values() if isinstance(extra, dict) else extra
     contents = [*special_tokens.values(), *map(_content_of, extra)]
     added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for content in contents:
@@ -151,18 +167,28 @@ def surround_prompts(
     )
 
 
-def _read_templates(directory: Path, configured: object) -> dict[str, str]:
-    """Templates by name; `chat_template.jinja` wins over the one in the configuration."""
-    templates: dict[str, str] = {}
+def _configured_templates(configured: object) -> dict[str, str]:
+    """Templates by name; a single one is named `default`."""
+    if configured is None:
+        return {}
     if isinstance(configured, str):
-        templates["default"] = configured
-    elif isinstance(configured, dict):
-        templates.update(configured)
-    elif isinstance(configured, list):
-        templates.update({entry["name"]: entry["template"] for entry in configured})
-    for file in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        templates["default"] = file.read_text(encoding="utf-8")
+        return {"default": configured}
+    if isinstance(configured, list):
+        configured = {entry["name"]: entry["template"] for entry in configured}
+    if not isinstance(configured, dict) or not all(isinstance(s, str) for s in configured.values()):
+        raise ValueError("chat_template must be text, or texts by name")
+    return configured
+
+
+def _template_files(directory: Path) -> dict[str, str]:
+    """`chat_template.jinja` is the default, further ones are named by their file."""
+    files = {f.stem: f for f in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
+    if (directory / "chat_template.jinja").is_file():
+        files["default"] = directory / "chat_template.jinja"
+    templates = {}
+    for name, file in files.items():
+        try:
+            templates[name] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelLoadError(f"{file} cannot be read ({error}): fetch it again") from error
     return templates

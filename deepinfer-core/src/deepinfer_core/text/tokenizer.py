@@ -135,6 +135,11 @@ class Tokenizer:
             self._token_bytes[token_id] = found
         return found
 
+    def to_json(self) -> str:
+        """The whole tokenizer in the format of `tokenizer.json`, wherever it was read from."""
+        text: str = self._backend.to_str()
+        return text
+
     def _role_id(self, role: str) -> int | None:
         content = self.special_tokens.get(role)
         return None if content is None else self.token_to_id(content)
