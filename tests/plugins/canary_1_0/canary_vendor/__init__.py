@@ -1,0 +1,1 @@
+"""A vendor that exists only to notice when the plugin API breaks."""
