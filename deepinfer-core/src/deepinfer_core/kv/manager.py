@@ -4,10 +4,9 @@ Owns which request holds which block. Knows nothing of steps, rows' life or poli
 request's ids and `num_computed_tokens` and never writes to it.
 
     who frees a block, exactly once
-      leaves a window        _drop_expired, inside allocate
-      copied before a write  _make_private, inside allocate
-      request gives up all   free
-      source of a copy       take_block_copies, if its last holder left before the copy was taken
+      left by a window         allocate
+      copied before a write    allocate; the source waits in `BlockCopies` if nobody else holds it
+      request gives up all     free
 """
 
 from __future__ import annotations
@@ -15,9 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockEvent, BlockPool
+from deepinfer_core.kv.copies import BlockCopies
 from deepinfer_core.kv.layout import KVLayout
 from deepinfer_core.kv.prefix_index import PrefixIndex, first_live_block
-from deepinfer_core.kv.tables import KVStats, RequestBlocks, check_tables, max_blocks_held
+from deepinfer_core.kv.tables import (
+    KVStats,
+    RequestBlocks,
+    check_tables,
+    max_blocks_held,
+    max_tokens_held,
+)
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.plan import BlockUpdate
 
@@ -45,10 +51,9 @@ class KVManager:
         self.prefix_caching = prefix_caching
         self._index = PrefixIndex(layout, self.pool.cached_blocks)
         self._held: dict[int, RequestBlocks] = {}
-        self._copies: dict[int, int] = {}
-        """Destination -> source of copies that no plan has taken yet."""
-        self._orphans: list[int] = []
-        """Sources of those copies whose last holder left; they keep one reference till then."""
+        self._copies = BlockCopies(self.pool)
+        self._sizes = [group.block_size for group in layout.groups]
+        self._windows = [g for g, group in enumerate(layout.groups) if group.kind == "window"]
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 
@@ -81,7 +86,9 @@ class KVManager:
         held = self._held.get(request.request_id)
         if held is not None and num_tokens <= held.capacity:
             return []
-        return self._grow(request, self._record(request), num_tokens)
+        if held is None or not held.tables[0]:
+            return self._open(request, num_tokens)
+        return self._grow(request, held, num_tokens)
 
     def fork(self, parent: Request, child: Request) -> list[BlockUpdate]:
         """Let `child`, which holds nothing, share all blocks of `parent`, a partial last included.
@@ -137,19 +144,14 @@ class KVManager:
         for table in held.tables:
             for block in reversed(table):
                 if block != NULL_BLOCK:
-                    self._release(block)
+                    self._copies.release(block)
 
     def take_block_copies(self) -> list[tuple[int, int]]:
         """(source, destination) blocks to copy before the next forward; hands them over once.
 
         No block is a destination twice or both source and destination, so order is irrelevant.
         """
-        copies = [(source, target) for target, source in self._copies.items()]
-        self._copies.clear()
-        for block in self._orphans:
-            self.pool.free(block)
-        self._orphans.clear()
-        return copies
+        return self._copies.take()
 
     def reset_prefix_cache(self) -> None:
         """Make nothing hittable, neither what is cached nor what running requests continue."""
@@ -164,19 +166,7 @@ class KVManager:
     @property
     def max_tokens_of_pool(self) -> int:
         """Tokens that one request can reach with the whole pool to itself."""
-        available = self.pool.num_blocks - 1
-        if self.num_blocks_needed(1) > available:
-            return 0
-        low, high = 1, 2
-        while self.num_blocks_needed(high) <= available:
-            low, high = high, high * 2
-            if high > 1 << 40:  # only windows: length costs nothing
-                return low
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self.num_blocks_needed(middle) <= available
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+        return max_tokens_held(self.layout.groups, self.pool.num_blocks - 1)
 
     def can_hold(self, request: Request, num_hit_tokens: int) -> bool:
         """Whether the free blocks take a request without blocks to its present length."""
@@ -185,7 +175,9 @@ class KVManager:
         if needed <= self.pool.num_free_blocks:
             return True
         shared = sum(
-            1 for block in self._hit_blocks(request, num_hit_tokens) if self.pool.ref_counts[block]
+            self.pool.ref_counts[block] > 0
+            for group in range(len(self._sizes))
+            for block in self._hit_blocks(request, group, num_hit_tokens)
         )
         return needed - shared <= self.pool.num_free_blocks
 
@@ -215,7 +207,8 @@ class KVManager:
             IntegrityError: with the arithmetic.
         """
         self.pool.check_integrity()
-        check_tables(self.pool, self._held, orphans=self._orphans, copies=self._copies)
+        self._copies.check_integrity()
+        check_tables(self.pool, self._held, orphans=self._copies.orphans)
 
     def _record(self, request: Request) -> RequestBlocks:
         held = self._held.get(request.request_id)
@@ -223,127 +216,119 @@ class KVManager:
             held = self._held[request.request_id] = RequestBlocks(len(self.layout.groups))
         return held
 
+    def _open(self, request: Request, num_tokens: int) -> list[BlockUpdate] | None:
+        """First blocks of a request: those of its prefix hit, and new ones after them."""
+        num_hit, pool, held = request.num_computed_tokens, self.pool, self._record(request)
+        hits = [
+            list(self._hit_blocks(request, group, num_hit)) for group in range(len(self._sizes))
+        ]
+        num_new = [-(-num_tokens // size) - num_hit // size for size in self._sizes]
+        num_revived = sum(1 for blocks in hits for block in blocks if not pool.ref_counts[block])
+        if num_revived + sum(num_new) > pool.num_free_blocks:
+            return None
+        # INVARIANT: every hit is touched before any block is allocated, which might evict it.
+        for blocks in hits:
+            for block in blocks:
+                pool.touch(block)
+        for group, size in enumerate(self._sizes):
+            held.num_registered[group] = num_hit // size
+            held.num_dropped[group] = num_hit // size - len(hits[group])
+            new_blocks = [pool.allocate() for _ in range(num_new[group])]
+            held.tables[group] = [NULL_BLOCK] * held.num_dropped[group] + hits[group] + new_blocks
+        held.num_settled = num_hit
+        self._num_hit_tokens += num_hit
+        self._num_queried_tokens += request.num_prompt_tokens + request.num_output_tokens
+        self._set_capacity(held)
+        return [
+            BlockUpdate(group, request.row, 0, list(table))
+            for group, table in enumerate(held.tables)
+        ]
+
     def _grow(
         self, request: Request, held: RequestBlocks, num_tokens: int
     ) -> list[BlockUpdate] | None:
-        first = request.num_computed_tokens
-        opening = not any(held.tables)
-        hits = list(self._hit_blocks(request, first)) if opening else []
-        limits = self._room(held, first, num_tokens, hits if opening else None)
+        """More blocks for a request that has some."""
+        first, pool = request.num_computed_tokens, self.pool
+        # 0 after a fork: only then can the block that is about to be written be shared.
+        shared = self._shared_groups(held, first) if not held.capacity else ()
+        num_missing = [
+            -(-num_tokens // size) - len(table)
+            for size, table in zip(self._sizes, held.tables, strict=True)
+        ]
+        needed = len(shared) + sum(num for num in num_missing if num > 0)
+        limits = self._drop_limits(held, first, needed)
         if limits is None:
             return None
-        if opening:
-            self._open(request, held, first)
-        row, updates = request.row, []
-        for group, layout in enumerate(self.layout.groups):
-            table = held.tables[group]
-            changed = self._drop_expired(held, group, limits[group])
-            changed = min(changed, self._make_private(table, first, layout.block_size))
-            num_missing = -(-num_tokens // layout.block_size) - len(table)
-            if num_missing > 0:
-                changed = min(changed, len(table))
-                table.extend(self.pool.allocate() for _ in range(num_missing))
-            changed = 0 if opening else changed
+        updates: list[BlockUpdate] = []
+        for group, table in enumerate(held.tables):
+            changed = len(table)
+            if group in limits:
+                changed = self._drop_blocks(held, group, limits[group])
+            if group in shared:
+                index = first // self._sizes[group]
+                table[index] = self._copies.replace(table[index])
+                changed = min(changed, index)
+            for _ in range(num_missing[group]):
+                table.append(pool.allocate())
             if changed < len(table):
-                updates.append(BlockUpdate(group, row, changed, table[changed:]))
-        held.capacity = min(
-            len(table) * layout.block_size
-            for table, layout in zip(held.tables, self.layout.groups, strict=True)
-        )
+                updates.append(BlockUpdate(group, request.row, changed, table[changed:]))
+        self._set_capacity(held)
         return updates
 
-    def _room(
-        self, held: RequestBlocks, first: int, num_tokens: int, hits: list[int] | None
-    ) -> list[int] | None:
-        """How far each group may drop blocks so that the rest fits; None if it can't.
-
-        Blocks out of the window are kept until settled, since only then can they be indexed, but
-        not at the price of anything else.
-        """
-        ref_counts = self.pool.ref_counts
-        needed = sum(1 for block in hits or () if ref_counts[block] == 0)
-        seen_from, settled = [], []
-        for group, layout in enumerate(self.layout.groups):
-            table, size = held.tables[group], layout.block_size
-            num_present = len(table) if hits is None else first // size
-            needed += max(0, -(-num_tokens // size) - num_present)
-            needed += (
-                first % size != 0
-                and first // size < len(table)
-                and (ref_counts[table[first // size]] > 1)
-            )
-            seen_from.append(first_live_block(layout, first))
-            settled.append(min(seen_from[-1], held.num_settled // size))
-        for limits in (settled, seen_from) if self.prefix_caching else (seen_from,):
-            if needed <= self.pool.num_free_blocks + self._num_droppable(held, limits):
-                return limits
-        return None
-
-    def _num_droppable(self, held: RequestBlocks, limits: list[int]) -> int:
-        sources = set(self._copies.values())
-        return sum(
-            self.pool.ref_counts[block] == 1 and block not in sources
-            for table, start, stop in zip(held.tables, held.num_dropped, limits, strict=True)
-            for block in table[start:stop]
+    def _set_capacity(self, held: RequestBlocks) -> None:
+        held.capacity = min(
+            [len(table) * size for table, size in zip(held.tables, self._sizes, strict=True)]
         )
 
-    def _open(self, request: Request, held: RequestBlocks, num_hit_tokens: int) -> None:
-        for group, layout in enumerate(self.layout.groups):
-            start = first_live_block(layout, num_hit_tokens)
-            stop = num_hit_tokens // layout.block_size
-            held.tables[group] = [NULL_BLOCK] * min(start, stop)
-            held.num_dropped[group] = min(start, stop)
-            held.num_registered[group] = stop
-        # INVARIANT: every hit is touched before any block is allocated, which might evict it.
-        for group, table in enumerate(held.tables):
-            for block in self._group_hits(request, group, num_hit_tokens):
-                self.pool.touch(block)
-                table.append(block)
-        held.num_settled = num_hit_tokens
-        self._num_hit_tokens += num_hit_tokens
-        self._num_queried_tokens += request.num_prompt_tokens + request.num_output_tokens
-
-    def _hit_blocks(self, request: Request, num_hit_tokens: int) -> Iterator[int]:
-        for group in range(len(self.layout.groups)):
-            yield from self._group_hits(request, group, num_hit_tokens)
-
-    def _group_hits(self, request: Request, group: int, num_hit_tokens: int) -> Iterator[int]:
+    def _hit_blocks(self, request: Request, group: int, num_hit_tokens: int) -> Iterator[int]:
         layout, digests = self.layout.groups[group], self._record(request).digests[group]
         start, stop = first_live_block(layout, num_hit_tokens), num_hit_tokens // layout.block_size
         for index in range(start, stop):
             yield self.pool.cached_blocks[self._index.digest(request, digests, group, index)]
 
-    def _drop_expired(self, held: RequestBlocks, group: int, limit: int) -> int:
-        """Give up blocks before `limit`; returns the first table index that changed."""
+    def _shared_groups(self, held: RequestBlocks, first: int) -> list[int]:
+        """Groups whose block at `first` is partly written and held by others too."""
+        return [
+            group
+            for group, size in enumerate(self._sizes)
+            if first % size and self.pool.ref_counts[held.tables[group][first // size]] > 1
+        ]
+
+    def _drop_limits(self, held: RequestBlocks, first: int, needed: int) -> dict[int, int] | None:
+        """Window group -> how many leading blocks to drop so that `needed` others fit, or None.
+
+        Blocks out of the window stay until their content is settled, since only then can they be
+        indexed; but not at the price of anything else.
+        """
+        num_free = self.pool.num_free_blocks
+        if not self._windows:
+            return {} if needed <= num_free else None
+        unseen = {g: first_live_block(self.layout.groups[g], first) for g in self._windows}
+        choices = [unseen]
+        if self.prefix_caching:
+            settled = {g: min(n, held.num_settled // self._sizes[g]) for g, n in unseen.items()}
+            choices.insert(0, settled)
+        for limits in choices:
+            if needed <= num_free or needed <= num_free + self._num_droppable(held, limits):
+                return limits
+        return None
+
+    def _num_droppable(self, held: RequestBlocks, limits: dict[int, int]) -> int:
+        pinned = self._copies.sources
+        return sum(
+            self.pool.ref_counts[block] == 1 and block not in pinned
+            for group, limit in limits.items()
+            for block in held.tables[group][held.num_dropped[group] : limit]
+        )
+
+    def _drop_blocks(self, held: RequestBlocks, group: int, limit: int) -> int:
+        """Give up the blocks before `limit`; returns the first table index that changed."""
         table, start = held.tables[group], held.num_dropped[group]
         limit = min(limit, len(table))
         if limit <= start:
             return len(table)
         for index in range(start, limit):
-            self._release(table[index])
+            self._copies.release(table[index])
             table[index] = NULL_BLOCK
         held.num_dropped[group] = limit
         return start
-
-    def _make_private(self, table: list[int], first: int, block_size: int) -> int:
-        """Copy the block that `first` falls into if others hold it; returns the changed index."""
-        index = first // block_size
-        if first % block_size == 0 or index >= len(table):
-            return len(table)
-        block = table[index]
-        if self.pool.ref_counts[block] == 1:
-            return len(table)
-        assert block not in self._copies, "a block is copied one step after it was made"
-        table[index] = self.pool.allocate()
-        self._copies[table[index]] = block
-        self.pool.free(block)
-        return index
-
-    def _release(self, block: int) -> None:
-        if self._copies and self.pool.ref_counts[block] == 1:
-            if block in self._copies:
-                del self._copies[block]  # nobody will read the copy
-            elif block in self._copies.values():
-                self._orphans.append(block)
-                return
-        self.pool.free(block)

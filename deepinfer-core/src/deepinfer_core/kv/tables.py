@@ -10,6 +10,9 @@ from deepinfer_core.errors import IntegrityError
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockPool
 from deepinfer_core.kv.layout import LayoutGroup
 
+MAX_TOKENS = 2**31 - 1
+"""Where windows alone hold the cache, length costs nothing; positions end here anyhow."""
+
 
 @dataclass(frozen=True, slots=True)
 class KVStats:
@@ -73,19 +76,34 @@ def max_blocks_held(group: LayoutGroup, num_tokens: int) -> int:
     return min(num_blocks, (group.window_size + size - 2) // size + 1)
 
 
+def max_tokens_held(groups: Sequence[LayoutGroup], num_blocks: int) -> int:
+    """Tokens that one request reaches, token by token, with so many blocks to itself."""
+
+    def fits(num_tokens: int) -> bool:
+        return sum(max_blocks_held(group, num_tokens) for group in groups) <= num_blocks
+
+    low, high = 0, 1
+    while fits(high):
+        if high > MAX_TOKENS:
+            return MAX_TOKENS
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def check_tables(
     pool: BlockPool,
     held: Mapping[int, RequestBlocks],
     *,
     orphans: Sequence[int],
-    copies: Mapping[int, int],
 ) -> None:
     """Compare reference counts with the tables of all requests.
 
     Args:
         held: by request id.
-        orphans: blocks that keep one reference until pending copies are taken.
-        copies: pending, destination -> source.
+        orphans: blocks that keep one reference until queued copies are taken.
 
     Raises:
         IntegrityError: names request or block and the two numbers.
@@ -103,9 +121,6 @@ def check_tables(
     for block, count in enumerate(pool.ref_counts):
         if count != expected[block]:
             raise IntegrityError(
-                f"block {block} has {count} references, but {expected[block]} tables and pending "
+                f"block {block} has {count} references, but {expected[block]} tables and queued "
                 f"copies hold it"
             )
-    both = copies.keys() & set(copies.values())
-    if both:
-        raise IntegrityError(f"blocks {sorted(both)} are source and destination of pending copies")

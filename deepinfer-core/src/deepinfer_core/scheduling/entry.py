@@ -1,14 +1,10 @@
-"""What the scheduler keeps about a request and about a step, beside what the request shows.
-
-Plain records; the rules are in `roster.py` and `scheduler.py`.
-"""
+"""What the scheduler keeps about a request, beside what the request shows. Rules: `roster.py`."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
 from deepinfer_core.request import Request
-from deepinfer_core.scheduling.plan import StepPlan
 
 
 class Place(Enum):
@@ -62,24 +58,3 @@ class Entry:
         """Take over what the request says about its prompt's log-probabilities."""
         if self.request.wants_prompt_logprobs:
             self.prompt_logprobs_end = self.request.num_prompt_tokens - 1
-
-
-class Step:
-    """A plan under construction, then in flight: the plan and the entries behind its lists."""
-
-    __slots__ = ("budget", "entries", "joined", "plan", "preempted", "sampled", "to_register")
-
-    def __init__(self, plan: StepPlan, budget: int) -> None:
-        self.plan = plan
-        self.budget = budget
-        """Tokens that may still be scheduled."""
-        self.entries: list[Entry] = []
-        """Parallel to `plan.rows`."""
-        self.sampled: list[Entry] = []
-        """Parallel to `plan.sample_rows`."""
-        self.to_register: list[tuple[Entry, int]] = []
-        """Who may have filled a block, and how many of its tokens this step settles."""
-        self.joined: list[Entry] = []
-        """Admitted or forked in this step; they join the running ones when it is complete."""
-        self.preempted = False
-        """Blocks ran out, so nobody new is admitted."""

@@ -9,25 +9,17 @@ Never sees a tensor; used from one thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 
 from deepinfer_core.errors import EngineError, RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import FinishReason, Request
-from deepinfer_core.scheduling.entry import Entry, Place, Step
-from deepinfer_core.scheduling.plan import (
-    UNKNOWN_TOKEN_ID,
-    BlockUpdate,
-    PromptLogprobsPlan,
-    RowStart,
-    StepOutput,
-    StepPlan,
-    TokenLogprobs,
-)
+from deepinfer_core.scheduling.commit import commit_prompt_logprobs, commit_tokens, cut_outputs
+from deepinfer_core.scheduling.entry import Entry, Place
+from deepinfer_core.scheduling.plan import BlockUpdate, StepOutput, StepPlan
 from deepinfer_core.scheduling.policy import get_policy
 from deepinfer_core.scheduling.roster import Roster
+from deepinfer_core.scheduling.step import Step
 
 
 @dataclass(slots=True)
@@ -103,9 +95,9 @@ class Scheduler:
         if request.is_finished:
             if request.finish_reason == "length" or (request.finish_reason == "stop" and num_cut):
                 request.finish_reason, request.stop_reason = "stop", stop_reason
-                _cut_outputs(request, num_output_tokens)
+                cut_outputs(request, num_output_tokens)
             return
-        _cut_outputs(request, num_output_tokens)
+        cut_outputs(request, num_output_tokens)
         self._roster.end(self._roster.entries[request.request_id], "stop", stop_reason=stop_reason)
 
     def preempt(self, request: Request) -> None:
@@ -160,25 +152,20 @@ class Scheduler:
             None if there is nothing to launch: everything waits for a commit, or has ended (a
             request that outgrew the pool ends here; see `take_finished`).
         """
-        step = Step(StepPlan(self._next_step_id), self._max_num_batched_tokens)
+        step = Step(self._next_step_id, self._max_num_batched_tokens)
         self._admit_urgent(step)
         self._schedule_running(step)
         if not step.preempted:
             while step.budget > 0 and self._admit_next(step, step.budget):
                 pass
-        if not step.entries:
+        if step.is_empty:
             return None
         self._roster.join(step.joined)
-        plan = step.plan
-        plan.request_ids = [entry.request_id for entry in step.entries]
-        plan.rows = [entry.request.row for entry in step.entries]
-        plan.sample_request_ids = [entry.request_id for entry in step.sampled]
-        plan.sample_rows = [entry.request.row for entry in step.sampled]
-        plan.row_frees = self._roster.take_row_frees()
-        plan.block_copies = self._kv.take_block_copies()
         self._in_flight.append(step)
         self._next_step_id += 1
-        return plan
+        return step.complete(
+            row_frees=self._roster.take_row_frees(), block_copies=self._kv.take_block_copies()
+        )
 
     def _schedule_running(self, step: Step) -> None:
         running, allocate = self._roster.running, self._kv.allocate
@@ -197,7 +184,9 @@ class Scheduler:
                 num_tokens, updates = self._make_room(step, entry, num_tokens)
                 if updates is None:
                     continue
-            self._place(step, entry, num_tokens, updates)
+            step.place(entry, num_tokens, updates)
+            if request.followers and request.num_in_flight_tokens:
+                self._fork_followers(step, request)
 
     def _make_room(
         self, step: Step, entry: Entry, num_tokens: int
@@ -209,7 +198,7 @@ class Scheduler:
             if updates is not None:
                 return num_fitting, updates
             victim = roster.running[-1]
-            if victim is entry and len(roster.running) == 1 and not step.entries:
+            if victim is entry and len(roster.running) == 1 and step.is_empty:
                 # Alone. What it lacks may be held by ended requests that settle soon.
                 if not self._in_flight:
                     self._fail_too_long(entry, entry.request.num_computed_tokens + 1)
@@ -275,79 +264,30 @@ class Scheduler:
             return False
         if is_new:
             request.num_cached_tokens = min(num_hit, request.num_prompt_tokens)
-            step.plan.row_starts.append(_row_start(request))
+            step.start_row(request)
         roster.start(entry)
         step.joined.append(entry)
-        self._place(step, entry, num_tokens, updates)
+        step.place(entry, num_tokens, updates)
+        if request.followers and request.num_in_flight_tokens:
+            self._fork_followers(step, request)
         return True
 
-    def _place(self, step: Step, entry: Entry, num_tokens: int, updates: list[BlockUpdate]) -> None:
-        """Write one request's tokens into the plan and count them as computed."""
-        plan, request = step.plan, entry.request
-        start = request.num_computed_tokens
-        end = start + num_tokens
-        step.budget -= num_tokens
-        step.entries.append(entry)
-        entry.last_step_id = plan.step_id
-        plan.num_computed_tokens.append(start)
-        plan.num_scheduled_tokens.append(num_tokens)
-        if num_tokens == 1 and request.num_in_flight_tokens:
-            plan.token_ids.append(UNKNOWN_TOKEN_ID)
-        else:
-            token_ids = request.known_token_ids(start, end)
-            plan.token_ids.extend(token_ids)
-            plan.token_ids.extend([UNKNOWN_TOKEN_ID] * (num_tokens - len(token_ids)))
-        if updates:
-            plan.block_updates.extend(updates)
-            step.to_register.append((entry, end))
-        elif num_tokens > 1:
-            step.to_register.append((entry, end))
-        if start < entry.prompt_logprobs_end:
-            self._plan_prompt_logprobs(step, entry, start, end)
-        request.num_computed_tokens = end
-        if end == entry.num_tokens:
-            self._sample(step, entry, len(step.entries) - 1, end)
-            if request.followers:
-                self._fork_followers(step, entry, end)
-
-    def _sample(self, step: Step, entry: Entry, source: int, position: int) -> None:
-        entry.num_tokens += 1
-        entry.request.num_in_flight_tokens += 1
-        entry.last_step_id = step.plan.step_id
-        step.sampled.append(entry)
-        step.plan.sample_sources.append(source)
-        step.plan.sample_positions.append(position)
-
-    def _fork_followers(self, step: Step, leader: Entry, end: int) -> None:
+    def _fork_followers(self, step: Step, leader: Request) -> None:
         """The prompt is computed: the other samples share its blocks and draw from its logits."""
-        roster, source = self._roster, len(step.entries) - 1
-        followers, leader.request.followers = leader.request.followers, []
+        roster = self._roster
+        followers, leader.followers = leader.followers, []
         for request in followers:
             entry = roster.entries[request.request_id]
             if not roster.take_row(entry):
                 roster.let_go(entry)
                 continue
-            step.plan.row_starts.append(_row_start(request))
-            step.plan.block_updates.extend(self._kv.fork(leader.request, request))
-            request.num_cached_tokens = leader.request.num_cached_tokens
-            request.num_computed_tokens = end
+            step.start_row(request)
+            step.plan.block_updates += self._kv.fork(leader, request)
+            request.num_cached_tokens = leader.num_cached_tokens
+            request.num_computed_tokens = leader.num_computed_tokens
             roster.start(entry)
             step.joined.append(entry)
-            self._sample(step, entry, source, end)
-
-    def _plan_prompt_logprobs(self, step: Step, entry: Entry, start: int, end: int) -> None:
-        request = entry.request
-        end = min(end, entry.prompt_logprobs_end)
-        if end <= len(request.prompt_logprobs):
-            return  # delivered before a preemption
-        assert request.params.prompt_logprobs is not None
-        step.plan.prompt_logprobs.append(
-            PromptLogprobsPlan(
-                index=len(step.entries) - 1,
-                num_logprobs=request.params.prompt_logprobs,
-                target_token_ids=request.prompt_token_ids[start + 1 : end + 1],
-            )
-        )
+            step.sample(entry)
 
     def _fail_too_long(self, entry: Entry, num_tokens: int) -> None:
         message = (
@@ -376,86 +316,12 @@ class Scheduler:
                 f"the output has {len(output.token_ids)}"
             )
         step = self._in_flight.popleft()
-        roster = self._roster
+        roster, kv = self._roster, self._kv
         roster.settled_step_id = plan.step_id
         if plan.prompt_logprobs:
-            _append_prompt_logprobs(step, output)
+            commit_prompt_logprobs(step, output)
         for entry, num_settled in step.to_register:
-            self._kv.register(entry.request, num_settled)
-        result = StepResult(updated=self._commit_tokens(step, output))
+            kv.register(entry.request, num_settled)
+        updated = commit_tokens(step, output, roster, kv)
         roster.settle()
-        result.finished = roster.take_finished()
-        return result
-
-    def _commit_tokens(self, step: Step, output: StepOutput) -> list[Request]:
-        updated: list[Request] = []
-        now = monotonic()
-        for index, (entry, token_ids) in enumerate(
-            zip(step.sampled, output.token_ids, strict=True)
-        ):
-            request = entry.request
-            if request.finish_reason is not None:
-                continue  # a void row: it ended while this step was in flight
-            request.num_in_flight_tokens -= 1
-            entry.num_tokens -= 1
-            if index in output.errors:
-                error = RequestError(output.errors[index])
-                self._roster.end(entry, "error", error=error)
-                continue
-            if not request.output_token_ids:
-                request.first_token_time_s = now
-            logprobs = output.logprobs[index] if output.logprobs is not None else None
-            self._append(entry, token_ids, logprobs)
-            updated.append(request)
-        return updated
-
-    def _append(
-        self, entry: Entry, token_ids: Sequence[int], logprobs: list[TokenLogprobs] | None
-    ) -> None:
-        """Append ids up to the earliest event that ends the request."""
-        request = entry.request
-        outputs = request.output_token_ids
-        num_settled = request.num_prompt_tokens + len(outputs)
-        for count, token_id in enumerate(token_ids, start=1):
-            outputs.append(token_id)
-            is_stop = token_id in entry.stop_token_ids
-            if is_stop or len(outputs) >= entry.max_output_tokens:
-                if logprobs is not None:
-                    request.logprobs.extend(logprobs[:count])
-                self._kv.register(request, num_settled)
-                named = is_stop and token_id in request.params.stop_token_ids
-                self._roster.end(
-                    entry,
-                    "stop" if is_stop else "length",
-                    stop_reason=token_id if named else None,
-                )
-                return
-        if logprobs is not None:
-            request.logprobs.extend(logprobs)
-        entry.num_tokens += len(token_ids)
-
-
-def _row_start(request: Request) -> RowStart:
-    return RowStart(
-        row=request.row,
-        params=request.params,
-        seed=request.seed,
-        sample_index=request.sample_index,
-        prompt_token_ids=request.prompt_token_ids,
-        stop_token_ids=request.stop_token_ids,
-        bad_token_ids=request.bad_token_ids,
-    )
-
-
-def _append_prompt_logprobs(step: Step, output: StepOutput) -> None:
-    """Deliver in order; positions that an earlier stay delivered are skipped."""
-    for wanted, entries in zip(step.plan.prompt_logprobs, output.prompt_logprobs, strict=True):
-        request = step.entries[wanted.index].request
-        if not request.is_finished:
-            start = step.plan.num_computed_tokens[wanted.index]
-            request.prompt_logprobs.extend(entries[len(request.prompt_logprobs) - start :])
-
-
-def _cut_outputs(request: Request, num_output_tokens: int) -> None:
-    del request.output_token_ids[num_output_tokens:]
-    del request.logprobs[num_output_tokens:]
+        return StepResult(updated, roster.take_finished())

@@ -1,0 +1,95 @@
+"""What a settled step's output does to requests: ids and log-probabilities, up to the first end.
+
+Functions over a step and the roster; the order of calls is the scheduler's.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from deepinfer_core.errors import RequestError
+from deepinfer_core.kv.manager import KVManager
+from deepinfer_core.request import Request
+from deepinfer_core.scheduling.entry import Entry
+from deepinfer_core.scheduling.plan import StepOutput, TokenLogprobs
+from deepinfer_core.scheduling.roster import Roster
+from deepinfer_core.scheduling.step import Step
+
+
+def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager) -> list[Request]:
+    """Append what each sampled row drew and end those that are done.
+
+    A row whose request ended while the step was in flight is void: its output is dropped.
+
+    Returns:
+        The requests that got tokens.
+    """
+    updated: list[Request] = []
+    now = monotonic()
+    is_plain = output.logprobs is None and not output.errors
+    for index, (entry, token_ids) in enumerate(zip(step.sampled, output.token_ids, strict=True)):
+        request = entry.request
+        if request.finish_reason is not None:
+            continue
+        request.num_in_flight_tokens -= 1
+        outputs = request.output_token_ids
+        if not outputs:
+            request.first_token_time_s = now
+        if is_plain and len(token_ids) == 1 and len(outputs) + 1 < entry.max_output_tokens:
+            token_id = token_ids[0]
+            if token_id not in entry.stop_token_ids:
+                outputs.append(token_id)  # it takes the place of the one counted in flight
+                updated.append(request)
+                continue
+        entry.num_tokens -= 1
+        if index in output.errors:
+            roster.end(entry, "error", error=RequestError(output.errors[index]))
+            continue
+        logprobs = output.logprobs[index] if output.logprobs is not None else None
+        _append(entry, token_ids, logprobs, roster, kv)
+        updated.append(request)
+    return updated
+
+
+def _append(
+    entry: Entry,
+    token_ids: list[int],
+    logprobs: list[TokenLogprobs] | None,
+    roster: Roster,
+    kv: KVManager,
+) -> None:
+    request = entry.request
+    outputs = request.output_token_ids
+    num_settled = request.num_prompt_tokens + len(outputs)
+    for count, token_id in enumerate(token_ids, start=1):
+        outputs.append(token_id)
+        is_stop = token_id in entry.stop_token_ids
+        if is_stop or len(outputs) >= entry.max_output_tokens:
+            if logprobs is not None:
+                request.logprobs += logprobs[:count]
+            kv.register(request, num_settled)
+            is_named = is_stop and token_id in request.params.stop_token_ids
+            roster.end(
+                entry,
+                "stop" if is_stop else "length",
+                stop_reason=token_id if is_named else None,
+            )
+            return
+    if logprobs is not None:
+        request.logprobs += logprobs
+    entry.num_tokens += len(token_ids)
+
+
+def commit_prompt_logprobs(step: Step, output: StepOutput) -> None:
+    """Append in order; what an earlier stay of a preempted request delivered is skipped."""
+    for (request, start), entries in zip(
+        step.prompt_logprobs_targets(), output.prompt_logprobs, strict=True
+    ):
+        if not request.is_finished:
+            request.prompt_logprobs += entries[len(request.prompt_logprobs) - start :]
+
+
+def cut_outputs(request: Request, num_output_tokens: int) -> None:
+    """Keep that many output ids and their log-probabilities."""
+    del request.output_token_ids[num_output_tokens:]
+    del request.logprobs[num_output_tokens:]

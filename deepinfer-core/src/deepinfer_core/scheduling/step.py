@@ -1,0 +1,130 @@
+"""One step: a plan under construction, then in flight, and the entries behind its lists.
+
+Owns how requests become columns of a plan, and counts what is planned as done. Knows neither who
+is chosen nor who holds which blocks.
+"""
+
+from __future__ import annotations
+
+from deepinfer_core.request import Request
+from deepinfer_core.scheduling.entry import Entry
+from deepinfer_core.scheduling.plan import (
+    UNKNOWN_TOKEN_ID,
+    BlockUpdate,
+    PromptLogprobsPlan,
+    RowStart,
+    StepPlan,
+)
+
+
+class Step:
+    """The requests of one step, in the order in which they were placed."""
+
+    __slots__ = ("_placed", "_sampled", "budget", "joined", "plan", "preempted", "to_register")
+
+    def __init__(self, step_id: int, budget: int) -> None:
+        self.plan = StepPlan(step_id)
+        self.budget = budget
+        """Tokens that may still be placed."""
+        self.joined: list[Entry] = []
+        """Admitted or forked in this step; they join the running ones when it is complete."""
+        self.preempted = False
+        """Blocks ran out, so nobody new is admitted."""
+        self.to_register: list[tuple[Entry, int]] = []
+        """Who may have filled a block, and how many of its tokens this step settles."""
+        self._placed: list[tuple[Entry, int, int]] = []
+        """(entry, first position, number of tokens): rows of what become the plan's columns."""
+        self._sampled: list[tuple[Entry, int, int]] = []
+        """(entry, index into `_placed` of whose logits, position drawn)."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._placed
+
+    @property
+    def sampled(self) -> list[Entry]:
+        """Parallel to `plan.sample_rows`."""
+        return [entry for entry, _, _ in self._sampled]
+
+    def place(self, entry: Entry, num_tokens: int, updates: list[BlockUpdate]) -> None:
+        """Compute a request's next tokens, and draw one if that reaches its last."""
+        plan, request = self.plan, entry.request
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        if num_tokens == 1 and request.num_in_flight_tokens:
+            plan.token_ids.append(UNKNOWN_TOKEN_ID)
+        else:
+            token_ids = request.known_token_ids(start, end)
+            plan.token_ids += token_ids
+            plan.token_ids += [UNKNOWN_TOKEN_ID] * (num_tokens - len(token_ids))
+        if updates:
+            plan.block_updates += updates
+        if updates or num_tokens > 1:
+            # A decode fills a block in the step before the one that needs another block.
+            self.to_register.append((entry, end))
+        if start < entry.prompt_logprobs_end:
+            self._plan_prompt_logprobs(entry, start, end)
+        self.budget -= num_tokens
+        self._placed.append((entry, start, num_tokens))
+        request.num_computed_tokens = end
+        entry.last_step_id = plan.step_id
+        if end == entry.num_tokens:
+            self.sample(entry)
+
+    def sample(self, entry: Entry) -> None:
+        """Draw a request's next token from the logits of whoever was placed last."""
+        self._sampled.append((entry, len(self._placed) - 1, entry.num_tokens))
+        entry.num_tokens += 1
+        entry.request.num_in_flight_tokens += 1
+        entry.last_step_id = self.plan.step_id
+
+    def start_row(self, request: Request) -> None:
+        """Tell the runner about a request that has got its row."""
+        self.plan.row_starts.append(
+            RowStart(
+                row=request.row,
+                params=request.params,
+                seed=request.seed,
+                sample_index=request.sample_index,
+                prompt_token_ids=request.prompt_token_ids,
+                stop_token_ids=request.stop_token_ids,
+                bad_token_ids=request.bad_token_ids,
+            )
+        )
+
+    def complete(self, *, row_frees: list[int], block_copies: list[tuple[int, int]]) -> StepPlan:
+        """Fill the plan's columns and return it; nothing can be placed any more."""
+        plan = self.plan
+        for entry, start, num_tokens in self._placed:
+            plan.request_ids.append(entry.request_id)
+            plan.rows.append(entry.request.row)
+            plan.num_computed_tokens.append(start)
+            plan.num_scheduled_tokens.append(num_tokens)
+        for entry, source, position in self._sampled:
+            plan.sample_request_ids.append(entry.request_id)
+            plan.sample_rows.append(entry.request.row)
+            plan.sample_sources.append(source)
+            plan.sample_positions.append(position)
+        plan.row_frees, plan.block_copies = row_frees, block_copies
+        return plan
+
+    def prompt_logprobs_targets(self) -> list[tuple[Request, int]]:
+        """Parallel to `plan.prompt_logprobs`: for whom, and the first position computed."""
+        return [
+            (entry.request, start)
+            for entry, start, _ in (self._placed[p.index] for p in self.plan.prompt_logprobs)
+        ]
+
+    def _plan_prompt_logprobs(self, entry: Entry, start: int, end: int) -> None:
+        request = entry.request
+        end = min(end, entry.prompt_logprobs_end)
+        if end <= len(request.prompt_logprobs):
+            return  # delivered before a preemption
+        assert request.params.prompt_logprobs is not None
+        self.plan.prompt_logprobs.append(
+            PromptLogprobsPlan(
+                index=len(self._placed),
+                num_logprobs=request.params.prompt_logprobs,
+                target_token_ids=request.prompt_token_ids[start + 1 : end + 1],
+            )
+        )
