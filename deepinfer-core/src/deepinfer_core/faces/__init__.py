@@ -1,0 +1,1 @@
+"""The faces' common parts: prompts in, text out, and the one loop that drives the engine."""

@@ -1,0 +1,120 @@
+"""Prompts and parameters as people write them, turned into one checked item each, and the form in
+which an encoder hands a prompt on.
+
+Knows no tokenizer: text stays text. A bad item becomes a `RequestError` of its own and costs
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepinfer_core.errors import ConfigError, RequestError
+from deepinfer_core.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
+Params = SamplingParams | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptItem:
+    """One prompt: text, or ids, or what is wrong with it."""
+
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    error: RequestError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """Ids of one prompt and what has to be known to read its answer."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+    """As the model sees it; None when ids were given or a recipe made them."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Added to the request's own."""
+    continues_text: bool = True
+    """The output goes on from the prompt's text; False: it is a text of its own, as in a chat."""
+
+
+def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[PromptItem]:
+    """Tell one prompt from many, and check the shape of each. An empty list is no prompt."""
+    if isinstance(prompts, (str, Mapping)) or _is_token_ids(prompts):
+        return [parse_prompt(prompts)]
+    if not isinstance(prompts, Sequence):
+        return [parse_prompt(prompts)]
+    return [parse_prompt(prompt) for prompt in prompts]
+
+
+def parse_prompt(prompt: object) -> PromptItem:
+    """Check the shape of one prompt."""
+    if isinstance(prompt, Mapping):
+        return _parse_mapping(prompt)
+    if isinstance(prompt, str):
+        return PromptItem(text=prompt)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray)):
+        return PromptItem(token_ids=prompt)
+    return _bad(f"a prompt is text or a list of token ids, not {type(prompt).__name__}")
+
+
+def split_params(params: Params | Sequence[Params] | None, count: int) -> Sequence[Params | None]:
+    """One entry for each of `count` prompts; a single value (or None) serves all.
+
+    Raises:
+        ConfigError: a list of another length.
+    """
+    if params is None or isinstance(params, (SamplingParams, Mapping)):
+        return [params] * count
+    if len(params) != count:
+        raise ConfigError(
+            f"{count} prompts but {len(params)} sampling parameters: give one, or one for each"
+        )
+    return params
+
+
+def parse_params(params: object) -> SamplingParams:
+    """Turn a mapping or None into `SamplingParams`.
+
+    Raises:
+        RequestError: a field is unknown or malformed, or this is no mapping.
+    """
+    if isinstance(params, SamplingParams):
+        return params
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, Mapping):
+        raise RequestError(
+            f"sampling parameters are SamplingParams or a mapping, not {type(params).__name__}",
+            field="sampling_params",
+        )
+    return SamplingParams(**{str(name): value for name, value in params.items()})
+
+
+def _parse_mapping(prompt: Mapping[str, Any]) -> PromptItem:
+    if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
+        return _bad(
+            f"a prompt mapping has exactly one of 'prompt' and 'prompt_token_ids', "
+            f"this one has {sorted(map(str, prompt))}"
+        )
+    ((name, value),) = prompt.items()
+    if name == "prompt" and not isinstance(value, str):
+        return _bad(f"'prompt' must be text, not {type(value).__name__}")
+    if name == "prompt_token_ids" and (isinstance(value, str) or not isinstance(value, Sequence)):
+        return _bad(f"'prompt_token_ids' must be a list, not {type(value).__name__}")
+    return PromptItem(text=value) if name == "prompt" else PromptItem(token_ids=value)
+
+
+def _is_token_ids(prompts: object) -> bool:
+    return (
+        isinstance(prompts, Sequence)
+        and bool(prompts)
+        and all(isinstance(token_id, int) for token_id in prompts)
+    )
+
+
+def _bad(message: str) -> PromptItem:
+    return PromptItem(error=RequestError(message, field="prompt"))

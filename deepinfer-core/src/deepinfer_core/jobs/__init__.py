@@ -1,0 +1,1 @@
+"""The parts of an offline batch job: rows, their index, the journal, and the shapes of results."""

@@ -1,0 +1,85 @@
+"""`EngineMetrics`: what an engine has done so far, as plain numbers. Knows no engine.
+
+Requests are counted when they end, by the edge; steps and cache by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from deepinfer_core.request import Request
+
+
+@dataclass(slots=True)
+class EngineMetrics:
+    """Counts since the engine was made; times in seconds.
+
+    A request is one sample of one prompt. Sums of times belong to `num_requests_finished`.
+    """
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    num_requests_finished: int = 0
+    """Ended by a stop or a length, and so complete."""
+    num_requests_aborted: int = 0
+    num_requests_failed: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Of the prompt tokens, those that the prefix cache held."""
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    num_steps: int = 0
+    num_prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    num_prefix_hits: int = 0
+    """Prompt tokens found there."""
+    ttft_sum_s: float = 0.0
+    latency_sum_s: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return asdict(self)
+
+
+class Totals:
+    """Adds up requests as they end. Used from one thread at a time."""
+
+    def __init__(self) -> None:
+        self._sums = EngineMetrics()
+
+    def count(self, requests: Sequence[Request]) -> None:
+        """Count the samples of a prompt, which was computed once."""
+        sums = self._sums
+        leader = requests[0]
+        sums.num_prompt_tokens += leader.num_prompt_tokens
+        sums.num_cached_tokens += leader.num_cached_tokens
+        for request in requests:
+            sums.num_output_tokens += request.num_output_tokens
+            sums.num_preemptions += request.num_preemptions
+            if request.finish_reason == "abort":
+                sums.num_requests_aborted += 1
+            elif request.finish_reason == "error":
+                sums.num_requests_failed += 1
+            else:
+                sums.num_requests_finished += 1
+                begun, ended = request.first_token_time_s, request.finish_time_s
+                if begun is not None and ended is not None:
+                    sums.ttft_sum_s += begun - request.arrival_time_s
+                    sums.latency_sum_s += ended - request.arrival_time_s
+
+    def metrics(self, engine: Mapping[str, Any]) -> EngineMetrics:
+        """The sums, with the engine's own numbers where their names are ours."""
+        return replace(self._sums, **{n: v for n, v in engine.items() if n in _ENGINE_FIELDS})
+
+
+_ENGINE_FIELDS = frozenset(
+    {
+        "num_requests_running",
+        "num_requests_waiting",
+        "num_steps",
+        "num_prefix_queries",
+        "num_prefix_hits",
+    }
+)
