@@ -167,3 +167,14 @@ def test_a_template_that_is_no_utf8_is_a_load_error(directory: Path) -> None:
     (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(ModelLoadError, match=r"chat_template\.jinja"):
         load_tokenizer(directory)
+
+
+def test_merges_that_make_no_token_are_a_load_error(directory: Path) -> None:
+    """The library panics over them, which is no `Exception`."""
+    vocab = {"a": 0, "b": 1, "ab": 2}
+    tokenizers.Tokenizer(models.BPE(vocab, [("a", "b")])).save(str(directory / "tokenizer.json"))
+    spec = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    del spec["model"]["vocab"]["ab"]
+    write(directory, "tokenizer.json", spec)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read"):
+        load_tokenizer(directory)

@@ -45,7 +45,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], *, name: str) -> Tokeni
         if key.startswith("tokenizer.ggml.")
     }
     model = ggml.get("model")
-    if model not in ("gpt2", "llama") or "tokens" not in ggml:
+    if model not in ("gpt2", "llama") or not isinstance(ggml.get("tokens"), list):
         found = f"a tokenizer of type {model!r}" if model else "no tokenizer"
         raise ModelLoadError(
             f"{name} holds {found}; supported are 'gpt2' (byte-level BPE) and 'llama' "
@@ -56,7 +56,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], *, name: str) -> Tokeni
     else:
         backend, adds_bos = _sentencepiece_backend(ggml, name), True
     _add_tokens(backend, ggml)
-    special_tokens = _special_tokens(ggml)
+    special_tokens = _special_tokens(ggml, name)
     surround_prompts(
         backend,
         bos_token=special_tokens.get("bos_token") if ggml.get("add_bos_token", adds_bos) else None,
@@ -76,7 +76,9 @@ def _byte_level_backend(ggml: dict[str, Any], name: str) -> tuple[tokenizers.Tok
             "Name a directory with a tokenizer.json as `tokenizer`"
         )
     vocab = {token: token_id for token_id, token in enumerate(ggml["tokens"])}
-    merges = [tuple(merge.split(" ", 1)) for merge in ggml.get("merges", ())]
+    # A space within a token is spelled otherwise, so the one space parts the two.
+    parts = [merge.partition(" ") for merge in ggml.get("merges", ())]
+    merges = [(left, right) for left, _, right in parts]
     backend = tokenizers.Tokenizer(
         _bpe(name, vocab=vocab, merges=merges, ignore_merges=split.whole_words)
     )
@@ -140,13 +142,17 @@ def _merges_by_score(
     return [(left, right) for _, _, left, right in ranked]
 
 
-def _bpe(name: str, **arguments: Any) -> models.BPE:
-    try:
-        return models.BPE(**arguments)
-    except Exception as error:  # the library raises plain Exception
-        raise ModelLoadError(
-            f"{name}: tokens and merges do not fit each other ({error})"
-        ) from error
+def _bpe(
+    name: str, *, vocab: dict[str, int], merges: list[tuple[str, str]], **options: Any
+) -> models.BPE:
+    """The library ends the process over merges that make no token, so they are checked here."""
+    for left, right in merges:
+        if not (left in vocab and right in vocab and left + right in vocab):
+            raise ModelLoadError(
+                f"{name}: the merge of {left!r} and {right!r} is not within the vocabulary of "
+                f"{len(vocab)} tokens; fetch the file again"
+            )
+    return models.BPE(vocab=vocab, merges=merges, **options)
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, ggml: dict[str, Any]) -> None:
@@ -159,19 +165,23 @@ def _add_tokens(backend: tokenizers.Tokenizer, ggml: dict[str, Any]) -> None:
             backend.add_tokens([AddedToken(token, normalized=False, special=False)])
 
 
-def _special_tokens(ggml: dict[str, Any]) -> dict[str, str]:
+def _special_tokens(ggml: dict[str, Any], name: str) -> dict[str, str]:
     keys = {
         "bos_token": "bos_token_id",
         "eos_token": "eos_token_id",
         "unk_token": "unknown_token_id",
         "pad_token": "padding_token_id",
     }
-    tokens = ggml["tokens"]
-    return {
-        role: tokens[ggml[key]]
-        for role, key in keys.items()
-        if 0 <= ggml.get(key, -1) < len(tokens)
-    }
+    tokens, special_tokens = ggml["tokens"], {}
+    for role, key in keys.items():
+        token_id = ggml.get(key)
+        if token_id is None:
+            continue
+        if 0 <= token_id < len(tokens):
+            special_tokens[role] = tokens[token_id]
+        elif role in ("bos_token", "eos_token"):  # converters write nonsense for unused roles
+            raise ModelLoadError(f"{name}: {key} is {token_id} of only {len(tokens)} tokens")
+    return special_tokens
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:

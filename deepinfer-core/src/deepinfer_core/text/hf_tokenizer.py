@@ -69,7 +69,9 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
         )
     try:
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for every kind of bad file
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a bad file is a plain Exception or a Rust panic, which is none
         raise ModelLoadError(
             f"{file} cannot be read ({error}): fetch it again, or upgrade `tokenizers` "
             f"(this is {tokenizers.__version__})"
