@@ -21,6 +21,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = head_dim = config.head_dim
         self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
+        self.num_kv_heads = config.num_kv_heads
         self.scale = config.attention_scale
         self.window_size = window_size
         q_size, kv_size, _ = (count * head_dim for count in self.head_counts)
@@ -75,12 +76,16 @@ class Attention(nn.Module):
             meta: of this layer's layout group.
         """
         num_tokens = x.shape[0]
-        qkv = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
-        q, k, v = qkv.split(self.head_counts, dim=1)
+        heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
+        q, k, v = heads.split(self.head_counts, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.reshape(-1, self.head_dim)).view_as(q)
             k = self.k_norm(k.reshape(-1, self.head_dim)).view_as(k)
-        q, k = self.rotate(q, k, positions, cos_sin)
+            q, k = self.rotate(q, k, positions, cos_sin)
+        else:
+            # Query and key heads lie side by side: one rotation does both.
+            qk, _ = self.rotate(heads[:, : -self.num_kv_heads], None, positions, cos_sin)
+            q, k = qk.split(self.head_counts[:2], dim=1)
         self.store(k, v, cache.k_cache, cache.v_cache, meta.slot_mapping)
         o = self.attend(
             q,

@@ -1,0 +1,211 @@
+"""`Engine`: add, abort, step. One loop, three verbs: schedule, submit, commit.
+
+Only integers live here; text belongs to the edge (`llm.py`). `step` is the plain loop;
+`overlapped_step` launches the next forward before it reads the tokens of the last one.
+INVARIANT: both loops give the same tokens.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from deepinfer_core.config import EngineConfig
+from deepinfer_core.engine_setup import (
+    LoadedModel,
+    load_logits_stages,
+    load_model,
+    resolve_max_model_len,
+    resolve_tokenizer,
+    sampling_defaults,
+)
+from deepinfer_core.errors import EngineError
+from deepinfer_core.models.loader import Progress
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.request import FinishReason, Request
+from deepinfer_core.request_checks import RequestLimits, check_request
+from deepinfer_core.runtime.assembly import assemble
+from deepinfer_core.runtime.runner import InFlight, ModelRunner
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
+from deepinfer_core.text.tokenizer import Tokenizer
+
+
+class Engine:
+    """One model on one device. Not thread-safe: one thread owns it.
+
+    Args:
+        limits: what a request may ask of this model and pool.
+        loaded: the model, its facts and its op table.
+        tokenizer: turns `bad_words` into ids here, and text at the edge.
+        defaults: the model's own sampling defaults, for fields that a request leaves open.
+        overlap: which loop `advance` runs.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        *,
+        limits: RequestLimits,
+        loaded: LoadedModel,
+        tokenizer: Tokenizer,
+        defaults: dict[str, Any],
+        overlap: bool,
+    ) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        self.info = loaded.info
+        self.op_choices = loaded.ops.choices()
+        self.tokenizer = tokenizer
+        self._runner = runner
+        self._defaults = defaults
+        self._overlap = overlap
+        self._last: InFlight | None = None
+        self._next_request_id = 0
+
+    def add(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
+    ) -> list[Request]:
+        """Check a prompt and queue its `n` samples; they share the prompt's blocks.
+
+        Returns:
+            One request per sample, in order of `sample_index`.
+
+        Raises:
+            RequestError: the prompt or a parameter cannot be served; nothing was queued.
+        """
+        params = params.with_defaults(self._defaults)
+        checked = check_request(prompt_token_ids, params, self.limits, self._encode_word)
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        now = time.monotonic()
+        requests = [
+            Request(
+                request_id=self._next_request_id + sample_index,
+                prompt_token_ids=checked.prompt_token_ids,
+                params=params,
+                seed=seed,
+                stop_token_ids=checked.stop_token_ids,
+                max_total_tokens=checked.max_total_tokens,
+                bad_token_ids=checked.bad_token_ids,
+                sample_index=sample_index,
+                priority=priority,
+                arrival_time_s=now,
+            )
+            for sample_index in range(params.n)
+        ]
+        self._next_request_id += len(requests)
+        leader, followers = requests[0], requests[1:]
+        leader.followers.extend(followers)
+        self.scheduler.add(leader)
+        return requests
+
+    def abort(self, request: Request, *, finish_reason: FinishReason = "abort") -> None:
+        """End one sample now. Idempotent; blocks in use by a step in flight are freed later."""
+        self.scheduler.abort(request, finish_reason=finish_reason)
+
+    def finish(self, request: Request, *, num_output_tokens: int, stop_reason: str) -> None:
+        """End a sample at a stop string: ids and logprobs are cut to `num_output_tokens`."""
+        self.scheduler.finish(request, num_output_tokens=num_output_tokens, stop_reason=stop_reason)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: EngineConfig,
+        host: PluginHost | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Load the model and build everything around it. Blocks until it can take requests.
+
+        Args:
+            host: plugins already loaded; default: those that the configuration allows.
+            progress: called with (tensor name, bytes) for each tensor in place.
+
+        Raises:
+            ConfigError, ModelLoadError, PlatformError, PluginError: what has to be mended.
+        """
+        if host is None:
+            host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
+        loaded = load_model(config, host, progress=progress)
+        stages = load_logits_stages(host)
+        device_side = assemble(
+            loaded.model,
+            loaded.ops,
+            loaded.runtime,
+            config.cache,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            logits_stages=stages,
+        )
+        limits = RequestLimits(
+            vocab_size=loaded.info.vocab_size,
+            max_model_len=resolve_max_model_len(config.model, loaded.info),
+            max_pool_tokens=device_side.kv.max_tokens_of_pool,
+            eos_token_ids=loaded.info.eos_token_ids,
+            logits_stages=frozenset(stages),
+        )
+        scheduler = Scheduler(
+            device_side.kv,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            policy=config.scheduler.policy,
+        )
+        return cls(
+            scheduler,
+            device_side.runner,
+            limits=limits,
+            loaded=loaded,
+            tokenizer=resolve_tokenizer(config.model, loaded.info),
+            defaults=sampling_defaults(config.model, loaded.info),
+            overlap=config.scheduler.overlap,
+        )
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self._last is not None or self.scheduler.has_unfinished
+
+    def advance(self) -> StepResult:
+        """One turn of the loop that the configuration chose. Blocks for one step."""
+        return self.overlapped_step() if self._overlap else self.step()
+
+    def step(self) -> StepResult:
+        """The plain loop: launch a step and read its tokens."""
+        if self._last is not None:
+            return self._settle()
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return self._idle()
+        flight = self._runner.submit(plan)
+        flight.sample()
+        return self.scheduler.commit(plan, flight.result())
+
+    def overlapped_step(self) -> StepResult:
+        """Launch step N+1, then read the tokens of step N."""
+        plan = self.scheduler.schedule()
+        flight = self._runner.submit(plan) if plan is not None else None
+        if self._last is None and flight is None:
+            return self._idle()
+        result = self._settle() if self._last is not None else StepResult()
+        if flight is not None:
+            flight.sample()
+            self._last = flight
+        return result
+
+    def _encode_word(self, word: str) -> list[int]:
+        return self.tokenizer.encode(word, add_special_tokens=False)
+
+    def _settle(self) -> StepResult:
+        assert self._last is not None
+        flight, self._last = self._last, None
+        return self.scheduler.commit(flight.plan, flight.result())
+
+    def _idle(self) -> StepResult:
+        """Nothing to launch and nothing in flight: what ended meanwhile, or a bug."""
+        result = StepResult(finished=self.scheduler.take_finished())
+        if not result.finished and self.scheduler.has_unfinished:
+            raise EngineError(
+                f"{self.scheduler.num_waiting} requests wait, none runs, and nothing can start"
+            )
+        return result

@@ -1,0 +1,130 @@
+"""What a request may ask: limits of model and pool, checked before anything is queued.
+
+Pure: integers and parameters in, a checked request or a `RequestError` out. Every message holds
+the value, the limit, and what to do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
+from deepinfer_core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Facts about the engine that bound a request."""
+
+    vocab_size: int
+    max_model_len: int
+    max_pool_tokens: int
+    """Tokens of one request that the KV pool can hold at once."""
+    eos_token_ids: tuple[int, ...]
+    logits_stages: frozenset[str] = frozenset()
+    """Names of the custom stages that plugins registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """What the checks derived."""
+
+    prompt_token_ids: list[int]
+    stop_token_ids: frozenset[int]
+    max_total_tokens: int
+    bad_token_ids: tuple[tuple[int, ...], ...]
+
+
+def check_request(
+    prompt_token_ids: Sequence[int],
+    params: SamplingParams,
+    limits: RequestLimits,
+    encode_word: Callable[[str], list[int]],
+) -> CheckedRequest:
+    """Check a prompt and its parameters against the limits.
+
+    Raises:
+        PromptTooLongError: the prompt leaves no room for one output token.
+        UnsupportedSamplingError: a parameter does not fit this model.
+        RequestError: the prompt is empty or holds an unknown token id.
+    """
+    prompt = _checked_prompt(prompt_token_ids, limits)
+    _check_token_ids(params, limits)
+    unknown_stages = sorted(set(params.logits_stages) - limits.logits_stages)
+    if unknown_stages:
+        known = ", ".join(sorted(limits.logits_stages)) or "none is registered"
+        raise UnsupportedSamplingError(
+            f"logits_stages: unknown {', '.join(unknown_stages)}; known: {known}",
+            field="logits_stages",
+        )
+    wanted = limits.max_model_len if params.max_tokens is None else len(prompt) + params.max_tokens
+    eos = () if params.ignore_eos else limits.eos_token_ids
+    return CheckedRequest(
+        prompt_token_ids=prompt,
+        stop_token_ids=frozenset((*eos, *params.stop_token_ids)),
+        max_total_tokens=min(wanted, limits.max_model_len, limits.max_pool_tokens),
+        bad_token_ids=_bad_token_ids(params.bad_words, encode_word),
+    )
+
+
+def _checked_prompt(prompt_token_ids: Sequence[int], limits: RequestLimits) -> list[int]:
+    try:
+        prompt = [operator.index(token_id) for token_id in prompt_token_ids]
+    except TypeError:
+        raise RequestError(
+            "prompt: token ids must be whole numbers", field="prompt_token_ids"
+        ) from None
+    if not prompt:
+        raise RequestError(
+            "prompt is empty: give at least one token (for example the begin-of-sequence token)",
+            field="prompt",
+        )
+    for index, token_id in enumerate(prompt):
+        if not 0 <= token_id < limits.vocab_size:
+            raise RequestError(
+                f"prompt token {index} is {token_id}, allowed are 0 to {limits.vocab_size - 1}",
+                field="prompt_token_ids",
+            )
+    room, knob = min(
+        (limits.max_model_len, "model.max_model_len"),
+        (limits.max_pool_tokens, "cache.num_blocks or cache.memory_fraction"),
+    )
+    if len(prompt) >= room:
+        raise PromptTooLongError(
+            f"prompt has {len(prompt)} tokens, at most {room - 1} fit beside one output token; "
+            f"shorten it or raise {knob}",
+            field="prompt",
+        )
+    return prompt
+
+
+def _check_token_ids(params: SamplingParams, limits: RequestLimits) -> None:
+    named: list[tuple[str, Iterable[int]]] = [
+        ("logit_bias", params.logit_bias or ()),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+        ("stop_token_ids", params.stop_token_ids),
+    ]
+    for field, token_ids in named:
+        for token_id in token_ids:
+            if token_id >= limits.vocab_size:
+                raise UnsupportedSamplingError(
+                    f"{field} holds {token_id}, allowed are 0 to {limits.vocab_size - 1}",
+                    field=field,
+                )
+    for field in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(params, field)
+        if wanted is not None and wanted > limits.vocab_size:
+            raise UnsupportedSamplingError(
+                f"{field} = {wanted}, allowed are 0 to {limits.vocab_size} (the vocabulary)",
+                field=field,
+            )
+
+
+def _bad_token_ids(
+    words: Sequence[str], encode_word: Callable[[str], list[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Each word as it begins a text and as it follows a space."""
+    sequences = (tuple(encode_word(text)) for word in words for text in (word, " " + word.lstrip()))
+    return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))

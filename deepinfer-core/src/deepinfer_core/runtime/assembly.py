@@ -1,0 +1,76 @@
+"""Puts the device side together: pool, cache manager, sampler, token pool, runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from deepinfer_core.config import CacheConfig
+from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.kv.manager import KVManager
+from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.plugin_api import DeviceRuntime
+from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
+from deepinfer_core.runtime.runner import ModelRunner
+from deepinfer_core.runtime.token_pool import TokenPool
+from deepinfer_core.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSide:
+    """What the engine drives, and the manager of the blocks that the runner writes to."""
+
+    runner: ModelRunner
+    kv: KVManager
+
+
+def assemble(
+    model: DecoderModel,
+    ops: OpTable,
+    runtime: DeviceRuntime,
+    cache: CacheConfig,
+    *,
+    max_num_seqs: int,
+    logits_stages: Mapping[str, Any],
+) -> DeviceSide:
+    """Size and allocate the KV pool and build the runner over it; freezes the op table.
+
+    Args:
+        model: with its weights in place, so that free memory is what is left for the pool.
+
+    Raises:
+        OutOfDeviceMemoryError: the pool does not fit.
+    """
+    device = torch.device(runtime.torch_device)
+    layout = make_layout(model.layer_kv(), block_size=cache.block_size)
+    free_bytes, _ = runtime.memory_info()
+    num_blocks = choose_num_blocks(
+        layout,
+        num_blocks=cache.num_blocks,
+        memory_fraction=cache.memory_fraction,
+        free_bytes=free_bytes,
+    )
+    dtype = str(model.dtype).removeprefix("torch.")
+    sampler = Sampler(
+        ops,
+        max_num_seqs=max_num_seqs,
+        vocab_size=model.vocab_size,
+        device=device,
+        custom_stages=logits_stages,
+    )
+    runner = ModelRunner(
+        model,
+        sampler,
+        TokenPool(max_num_seqs, device),
+        runtime,
+        pool=allocate_pool(layout, num_blocks, device),
+        layout=layout,
+        copy_blocks=ops.bind("kv.copy_blocks", dtype=dtype),
+        max_num_seqs=max_num_seqs,
+    )
+    ops.freeze()
+    return DeviceSide(runner, KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching))

@@ -1,0 +1,182 @@
+"""`ModelRunner`: a plan goes down, a handle comes back, one wait gives the tokens.
+
+Owns the device side of a step: block tables, token pool, model, sampler. Never sees a request.
+INVARIANT: `InFlight.result` is the only place that waits for the device, and what passes between
+`submit`, `sample` and `result` lives in the handle, so two steps can be in flight.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.models.interface import Model
+from deepinfer_core.ops.table import BoundOp
+from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
+from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
+from deepinfer_core.runtime.kv_cache import layer_caches
+from deepinfer_core.runtime.token_pool import TokenPool
+from deepinfer_core.sampling.logprobs import PromptLogprobs
+from deepinfer_core.sampling.result import SampledTokens, to_host
+from deepinfer_core.sampling.sampler import Sampler
+from deepinfer_core.scheduling.plan import StepOutput, StepPlan
+
+
+class ModelRunner:
+    """Launches steps on one device.
+
+    Args:
+        pool: [num_blocks, page_bytes] uint8, the KV pool; `copy_blocks` is the bound op over it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sampler: Sampler,
+        token_pool: TokenPool,
+        device: DeviceRuntime,
+        *,
+        pool: Tensor,
+        layout: KVLayout,
+        copy_blocks: BoundOp,
+        max_num_seqs: int,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._token_pool = token_pool
+        self._device = device
+        self._pool = pool
+        self._copy_blocks = copy_blocks
+        self._torch_device = pool.device
+        self._builder = BatchBuilder(
+            layout,
+            layer_caches(pool, layout, model.dtype),
+            token_pool,
+            max_num_seqs=max_num_seqs,
+            device=pool.device,
+        )
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> InFlight:
+        """Launch the forward of a plan up to its logits. Does not wait for the device."""
+        self._apply_row_changes(plan)
+        step = self._builder.build(plan)
+        hidden_states = self._model.forward(step.batch)
+        logits = self._sampled_logits(plan, step, hidden_states)
+        return InFlight(
+            plan,
+            logits,
+            self._prompt_logprobs(plan, hidden_states),
+            sampler=self._sampler,
+            token_pool=self._token_pool,
+            event=self._device.create_event(),
+        )
+
+    def _apply_row_changes(self, plan: StepPlan) -> None:
+        for row in plan.row_frees:
+            self._sampler.free_row(row)
+        for start in plan.row_starts:
+            self._sampler.start_row(start)
+            longest_word = max(map(len, start.bad_token_ids), default=0)
+            self._token_pool.start_row(start.row, start.prompt_token_ids, history_len=longest_word)
+        self._builder.update_blocks(plan.block_updates)
+        if plan.block_copies:
+            pairs = torch.tensor(plan.block_copies, dtype=torch.int64).to(self._torch_device)
+            self._copy_blocks(self._pool, pairs[:, 0], pairs[:, 1])
+
+    def _sampled_logits(self, plan: StepPlan, step: Step, hidden_states: Tensor) -> Tensor | None:
+        """[num sampled rows, vocab_size] float32; forked samples repeat their source's row."""
+        if not plan.sample_sources:
+            return None
+        sources = list(dict.fromkeys(plan.sample_sources))
+        if len(sources) == len(plan.rows):
+            last_hidden = hidden_states[step.last_token_indices]
+        else:
+            index = torch.tensor(sources).to(self._torch_device, non_blocking=True)
+            last_hidden = hidden_states[step.last_token_indices[index]]
+        logits = self._model.compute_logits(last_hidden)
+        if len(sources) < len(plan.sample_sources):
+            place = {source: i for i, source in enumerate(sources)}
+            repeat = torch.tensor([place[source] for source in plan.sample_sources])
+            logits = logits[repeat.to(self._torch_device, non_blocking=True)]
+        return logits
+
+    def _prompt_logprobs(self, plan: StepPlan, hidden_states: Tensor) -> list[PromptLogprobs]:
+        if not plan.prompt_logprobs:
+            return []
+        starts = [0, *accumulate(plan.num_scheduled_tokens)]
+        wanted = []
+        for part in plan.prompt_logprobs:
+            start, targets = starts[part.index], torch.tensor(part.target_token_ids)
+            wanted.append(
+                self._sampler.prompt_logprobs(
+                    hidden_states[start : start + len(targets)],
+                    self._model.lm_head_chunk,
+                    targets.to(self._torch_device, non_blocking=True),
+                    part.num_logprobs,
+                ).to_host()
+            )
+        return wanted
+
+
+class InFlight:
+    """One launched step. `sample` once, then `result` once."""
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        logits: Tensor | None,
+        prompt_logprobs: list[PromptLogprobs],
+        *,
+        sampler: Sampler,
+        token_pool: TokenPool,
+        event: DeviceEvent,
+    ) -> None:
+        self.plan = plan
+        self._logits = logits
+        self._prompt_logprobs = prompt_logprobs
+        self._sampler = sampler
+        self._token_pool = token_pool
+        self._event = event
+        self._sampled: SampledTokens | None = None
+
+    @torch.inference_mode()
+    def sample(self, mask: Tensor | None = None) -> None:
+        """Launch stages, draw, and scatter into the token pool. Does not wait.
+
+        Args:
+            mask: [num sampled rows, ceil(vocab_size / 32)] int32 bits of allowed tokens.
+        """
+        if self._logits is not None:
+            plan, device = self.plan, self._logits.device
+            sampled = self._sampler.sample(
+                self._logits, plan.sample_rows, plan.sample_positions, self._token_pool, mask
+            )
+            self._logits = None  # the largest tensor of a step, and void after sampling
+            places = torch.tensor([plan.sample_rows, plan.sample_positions])
+            rows, positions = places.to(device, non_blocking=True)
+            self._token_pool.scatter(rows, positions, sampled.token_ids)
+            self._sampled = sampled.to_host()
+        self._event.record()
+
+    def result(self) -> StepOutput:
+        """Wait for the step and read its tokens. Blocks until the device has finished it."""
+        self._event.wait()  # SYNC: the one wait of a step; the next forward is launched already
+        prompt_logprobs = [
+            tensors.to_list(
+                list(part.target_token_ids), [part.num_logprobs] * len(part.target_token_ids)
+            )
+            for part, tensors in zip(self.plan.prompt_logprobs, self._prompt_logprobs, strict=True)
+        ]
+        if self._sampled is None:
+            return StepOutput([], prompt_logprobs=prompt_logprobs)
+        tokens = to_host(self._sampled)
+        return StepOutput(
+            token_ids=[[token_id] for token_id in tokens.token_ids],
+            logprobs=tokens.logprobs and [entry and [entry] for entry in tokens.logprobs],
+            prompt_logprobs=prompt_logprobs,
+            errors=tokens.errors,
+        )
