@@ -259,11 +259,10 @@ class KVManager:
         limits = self._drop_limits(held, first, needed)
         if limits is None:
             return None
+        dropped = {group: self._drop_blocks(held, group, limit) for group, limit in limits.items()}
         updates: list[BlockUpdate] = []
         for group, table in enumerate(held.tables):
-            changed = len(table)
-            if group in limits:
-                changed = self._drop_blocks(held, group, limits[group])
+            changed = dropped.get(group, len(table))
             if group in shared:
                 index = first // self._sizes[group]
                 table[index] = self._copies.replace(table[index])

@@ -95,16 +95,18 @@ class Step:
     def complete(self, *, row_frees: list[int], block_copies: list[tuple[int, int]]) -> StepPlan:
         """Fill the plan's columns and return it; nothing can be placed any more."""
         plan = self.plan
-        for entry, start, num_tokens in self._placed:
-            plan.request_ids.append(entry.request_id)
-            plan.rows.append(entry.request.row)
-            plan.num_computed_tokens.append(start)
-            plan.num_scheduled_tokens.append(num_tokens)
-        for entry, source, position in self._sampled:
-            plan.sample_request_ids.append(entry.request_id)
-            plan.sample_rows.append(entry.request.row)
-            plan.sample_sources.append(source)
-            plan.sample_positions.append(position)
+        if self._placed:
+            entries, starts, nums_tokens = zip(*self._placed, strict=True)
+            plan.request_ids = [entry.request_id for entry in entries]
+            plan.rows = [entry.request.row for entry in entries]
+            plan.num_computed_tokens = list(starts)
+            plan.num_scheduled_tokens = list(nums_tokens)
+        if self._sampled:
+            entries, sources, positions = zip(*self._sampled, strict=True)
+            plan.sample_request_ids = [entry.request_id for entry in entries]
+            plan.sample_rows = [entry.request.row for entry in entries]
+            plan.sample_sources = list(sources)
+            plan.sample_positions = list(positions)
         plan.row_frees, plan.block_copies = row_frees, block_copies
         return plan
 
