@@ -55,6 +55,8 @@ class Dialect:
     """What stands between the DSML token and a tag name."""
     empty_body: str
     """Body of a call without parameters."""
+    empty_list: str
+    """What stands for the list of tools when there is no line to show."""
     dumps: Callable[[Any], str]
     """Writer of JSON text."""
 
@@ -89,8 +91,9 @@ def tool_line(dialect: Dialect, tool: ToolDefinition) -> str:
 def write_tools(writer: PromptWriter, dialect: Dialect, tools: Iterable[ToolDefinition]) -> None:
     """Append the block that declares the tools; deferred ones are left out."""
     writer.template(dialect.tools_head)
-    writer.text("\n".join(tool_line(dialect, tool) for tool in tools if not tool.defer_loading))
-    writer.text("\n" + _TOOLS_TAIL)
+    lines = [tool_line(dialect, tool) + "\n" for tool in tools if not tool.defer_loading]
+    writer.text("".join(lines) if lines else dialect.empty_list)
+    writer.text(_TOOLS_TAIL)
 
 
 def write_calls(writer: PromptWriter, dialect: Dialect, calls: Sequence[ToolCall]) -> None:

@@ -65,6 +65,10 @@ class PromptWriter:
         """Append a special token in its current spelling."""
         self._spelled(self._special_tokens.token(token))
 
+    def spells(self, token: SpecialToken) -> bool:
+        """Whether the token has a spelling at all."""
+        return bool(self._special_tokens.token(token))
+
     def template(self, template: Template) -> None:
         """Append a fixed text with special tokens in it."""
         for part in template:

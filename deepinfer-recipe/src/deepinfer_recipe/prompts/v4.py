@@ -11,7 +11,7 @@ from .dsml import Dialect, write_calls, write_tools
 from .encoding import BaseEncoding
 from .pieces import PromptWriter
 
-DIALECT = Dialect(block="tool_calls", tag_prefix="", empty_body="", dumps=dumps_spaced)
+DIALECT = Dialect(block="tool_calls", tag_prefix="", empty_body="", empty_list="", dumps=dumps_spaced)
 
 _EFFORT_HIGH = """\
 Reasoning Effort: Absolute maximum with no shortcuts permitted.
@@ -69,7 +69,8 @@ class DeepseekV4Encoding(BaseEncoding):
 
 
 def _write_head(writer: PromptWriter, conversation: Conversation) -> None:
-    writer.content(m for m in conversation.messages if isinstance(m, SystemMessage))
+    systems = (m for m in conversation.messages if isinstance(m, SystemMessage))
+    writer.content(message for message in systems if message.content)
     if conversation.shows_tools:
         writer.text("\n\n")
         write_tools(writer, DIALECT, conversation.tools)

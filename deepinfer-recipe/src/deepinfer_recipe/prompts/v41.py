@@ -13,7 +13,7 @@ from .encoding import BaseEncoding
 from .pieces import PromptWriter
 from .v4 import JSON_SCHEMA
 
-DIALECT = Dialect(block=" calls", tag_prefix=" ", empty_body="\n", dumps=dumps_python)
+DIALECT = Dialect(block=" calls", tag_prefix=" ", empty_body="\n", empty_list="\n", dumps=dumps_python)
 _EFFORTS = {None: 75, "low": 50, "high": 75, "xhigh": 75, "max": 100}
 
 
@@ -131,8 +131,11 @@ def _write_assistant(
     writer.special(SpecialToken.Assistant)
     is_kept = conversation.shows_tools or (message.prefix and not hides_reasoning)
     if conversation.thinking_mode and is_kept:
-        writer.special(SpecialToken.ThinkingStart)
-        writer.text(message.reasoning_content or "")
+        reasoning = message.reasoning_content or ""
+        # A finished turn whose whole reasoning block would be the opening marker has none.
+        if message.prefix or reasoning or writer.spells(SpecialToken.ThinkingEnd):
+            writer.special(SpecialToken.ThinkingStart)
+        writer.text(reasoning)
         if not message.prefix or message.content or message.tool_calls:
             writer.special(SpecialToken.ThinkingEnd)
     else:
