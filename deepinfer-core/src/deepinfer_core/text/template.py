@@ -20,7 +20,6 @@ from deepinfer_core.errors import ConfigError, RequestError
 from deepinfer_core.text.template_sandbox import make_environment
 
 _DEFAULT, _TOOL_USE = "default", "tool_use"
-_RESERVED = ("messages", "tools", "add_generation_prompt")
 _CONTINUE_MARK = "\ue0c0continue\ue0c1"
 """Private-use characters, which no conversation holds by chance; removed from the result."""
 
@@ -53,6 +52,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -77,9 +77,8 @@ class ChatTemplate:
         """
         chosen = self._choose(template_name, has_tools=bool(tools))
         chat = _checked_messages(messages)
-        reserved = sorted(set(variables) & set(_RESERVED))
-        if reserved:
-            raise RequestError(f"template variables cannot be named {', '.join(reserved)}")
+        if "messages" in variables:
+            raise RequestError("a template variable cannot be named messages", field="messages")
         if tools and "tools" not in chosen.variables:
             raise RequestError(
                 f"this model's chat template {chosen.name!r} takes no tools; leave them out or "
