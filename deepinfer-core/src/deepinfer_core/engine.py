@@ -26,9 +26,10 @@ from deepinfer_core.models.loader import Progress
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.request_checks import RequestLimits, check_request
-from deepinfer_core.runtime.assembly import assemble
-from deepinfer_core.runtime.runner import InFlight, ModelRunner
+from deepinfer_core.runtime.assembly import DeviceSide, assemble
+from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.plan import StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
 from deepinfer_core.text.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ class Engine:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: ModelRunner,
+        device_side: DeviceSide,
         *,
         limits: RequestLimits,
         loaded: LoadedModel,
@@ -60,11 +61,77 @@ class Engine:
         self.info = loaded.info
         self.op_choices = loaded.ops.choices()
         self.tokenizer = tokenizer
-        self._runner = runner
+        self._runner = device_side.runner
+        self._kv = device_side.kv
         self._defaults = defaults
         self._overlap = overlap
         self._last: InFlight | None = None
         self._next_request_id = 0
+        self._num_steps = 0
+        self._num_preemptions = 0
+
+    @classmethod
+    def from_config(
+        cls,
+        config: EngineConfig,
+        host: PluginHost | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Load the model and build everything around it. Blocks until it can take requests.
+
+        Args:
+            host: plugins already loaded; default: those that the configuration allows.
+            progress: called with (tensor name, bytes) for each tensor in place.
+
+        Raises:
+            ConfigError, ModelLoadError, PlatformError, PluginError: what has to be mended.
+        """
+        if host is None:
+            host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
+        loaded = load_model(config, host, progress=progress)
+        return cls.from_loaded(config, loaded, load_logits_stages(host))
+
+    @classmethod
+    def from_loaded(
+        cls, config: EngineConfig, loaded: LoadedModel, stages: dict[str, Any] | None = None
+    ) -> Engine:
+        """Build everything around a model that is in place; several engines may share one.
+
+        Args:
+            stages: custom logits stages by name.
+        """
+        stages = stages or {}
+        device_side = assemble(
+            loaded.model,
+            loaded.ops,
+            loaded.runtime,
+            config.cache,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            logits_stages=stages,
+        )
+        limits = RequestLimits(
+            vocab_size=loaded.info.vocab_size,
+            max_model_len=resolve_max_model_len(config.model, loaded.info),
+            max_pool_tokens=device_side.kv.max_tokens_of_pool,
+            eos_token_ids=loaded.info.eos_token_ids,
+            logits_stages=frozenset(stages),
+        )
+        scheduler = Scheduler(
+            device_side.kv,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            policy=config.scheduler.policy,
+        )
+        return cls(
+            scheduler,
+            device_side,
+            limits=limits,
+            loaded=loaded,
+            tokenizer=resolve_tokenizer(config.model, loaded.info),
+            defaults=sampling_defaults(config.model, loaded.info),
+            overlap=config.scheduler.overlap,
+        )
 
     def add(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
@@ -110,58 +177,6 @@ class Engine:
         """End a sample at a stop string: ids and logprobs are cut to `num_output_tokens`."""
         self.scheduler.finish(request, num_output_tokens=num_output_tokens, stop_reason=stop_reason)
 
-    @classmethod
-    def from_config(
-        cls,
-        config: EngineConfig,
-        host: PluginHost | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> Engine:
-        """Load the model and build everything around it. Blocks until it can take requests.
-
-        Args:
-            host: plugins already loaded; default: those that the configuration allows.
-            progress: called with (tensor name, bytes) for each tensor in place.
-
-        Raises:
-            ConfigError, ModelLoadError, PlatformError, PluginError: what has to be mended.
-        """
-        if host is None:
-            host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
-        loaded = load_model(config, host, progress=progress)
-        stages = load_logits_stages(host)
-        device_side = assemble(
-            loaded.model,
-            loaded.ops,
-            loaded.runtime,
-            config.cache,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            logits_stages=stages,
-        )
-        limits = RequestLimits(
-            vocab_size=loaded.info.vocab_size,
-            max_model_len=resolve_max_model_len(config.model, loaded.info),
-            max_pool_tokens=device_side.kv.max_tokens_of_pool,
-            eos_token_ids=loaded.info.eos_token_ids,
-            logits_stages=frozenset(stages),
-        )
-        scheduler = Scheduler(
-            device_side.kv,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-            policy=config.scheduler.policy,
-        )
-        return cls(
-            scheduler,
-            device_side.runner,
-            limits=limits,
-            loaded=loaded,
-            tokenizer=resolve_tokenizer(config.model, loaded.info),
-            defaults=sampling_defaults(config.model, loaded.info),
-            overlap=config.scheduler.overlap,
-        )
-
     @property
     def has_unfinished(self) -> bool:
         return self._last is not None or self.scheduler.has_unfinished
@@ -177,14 +192,14 @@ class Engine:
         plan = self.scheduler.schedule()
         if plan is None:
             return self._idle()
-        flight = self._runner.submit(plan)
+        flight = self._submit(plan)
         flight.sample()
-        return self.scheduler.commit(plan, flight.result())
+        return self._commit(flight)
 
     def overlapped_step(self) -> StepResult:
         """Launch step N+1, then read the tokens of step N."""
         plan = self.scheduler.schedule()
-        flight = self._runner.submit(plan) if plan is not None else None
+        flight = self._submit(plan) if plan is not None else None
         if self._last is None and flight is None:
             return self._idle()
         result = self._settle() if self._last is not None else StepResult()
@@ -193,13 +208,54 @@ class Engine:
             self._last = flight
         return result
 
+    def reset_prefix_cache(self) -> None:
+        """Make nothing hittable; requests under way lose no token."""
+        self.scheduler.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Check blocks, rows and counters; for when the engine is idle and for tests.
+
+        Raises:
+            IntegrityError: with the arithmetic.
+        """
+        self.scheduler.check_integrity()
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start, and how many run and wait now."""
+        kv = self._kv.stats()
+        return {
+            "num_steps": self._num_steps,
+            "num_running": self.scheduler.num_running,
+            "num_waiting": self.scheduler.num_waiting,
+            "num_preemptions": self._num_preemptions,
+            "num_blocks": kv.num_blocks,
+            "num_free_blocks": kv.num_free_blocks,
+            "num_cached_blocks": kv.num_cached_blocks,
+            "num_queried_tokens": kv.num_queried_tokens,
+            "num_hit_tokens": kv.num_hit_tokens,
+        }
+
+    def close(self) -> None:
+        """Wait for the step in flight; nothing may be added afterwards. Idempotent."""
+        if self._last is not None:
+            self._settle()
+
     def _encode_word(self, word: str) -> list[int]:
         return self.tokenizer.encode(word, add_special_tokens=False)
+
+    def _submit(self, plan: StepPlan) -> InFlight:
+        self._num_steps += 1
+        return self._runner.submit(plan)
 
     def _settle(self) -> StepResult:
         assert self._last is not None
         flight, self._last = self._last, None
-        return self.scheduler.commit(flight.plan, flight.result())
+        return self._commit(flight)
+
+    def _commit(self, flight: InFlight) -> StepResult:
+        result = self.scheduler.commit(flight.plan, flight.result())
+        self._num_preemptions += sum(request.num_preemptions for request in result.finished)
+        return result
 
     def _idle(self) -> StepResult:
         """Nothing to launch and nothing in flight: what ended meanwhile, or a bug."""

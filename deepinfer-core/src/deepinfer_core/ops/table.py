@@ -102,10 +102,8 @@ class OpTable:
         Raises:
             UnsupportedOpError: nothing can serve, or nothing of what was named; with all reasons.
             PluginError: the chosen kernel cannot be imported.
-            EngineError: the table is frozen, or the op or a feature does not exist.
+            EngineError: the problem is new and the table frozen, or the op or a feature does not exist.
         """
-        if self._is_frozen:
-            raise EngineError(f"op {op} bound after the op table was frozen; bind at construction")
         problem = Problem(
             op=op,
             dtype=dtype,
@@ -116,11 +114,13 @@ class OpTable:
             role=role,
         )
         if problem not in self._bound:
+            if self._is_frozen:
+                raise EngineError(f"op {op} bound after the op table froze; bind at construction")
             self._bound[problem] = self._select(problem)
         return self._bound[problem]
 
     def freeze(self) -> None:
-        """Refuse further binding; idempotent. Says once for each op that runs on a reference."""
+        """Refuse to bind what is not bound yet; idempotent. Says once for each op that runs on a reference."""
         if self._is_frozen:
             return
         self._is_frozen = True
