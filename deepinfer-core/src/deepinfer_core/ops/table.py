@@ -102,7 +102,7 @@ class OpTable:
         Raises:
             UnsupportedOpError: nothing can serve, or nothing of what was named; with all reasons.
             PluginError: the chosen kernel cannot be imported.
-            EngineError: the problem is new and the table frozen, or the op or a feature does not exist.
+            EngineError: the problem is new and the table frozen, or there is no such op or feature.
         """
         problem = Problem(
             op=op,
@@ -120,7 +120,10 @@ class OpTable:
         return self._bound[problem]
 
     def freeze(self) -> None:
-        """Refuse to bind what is not bound yet; idempotent. Says once for each op that runs on a reference."""
+        """Refuse new problems; those that are bound may be bound again. Idempotent.
+
+        Says once which ops run on a slow reference.
+        """
         if self._is_frozen:
             return
         self._is_frozen = True
