@@ -23,7 +23,7 @@ from deepinfer_core.sampling.selection import GROUP, first_max, group_logits
 
 _QUADS = GROUP // LANES
 _PROBED_GROUPS = 4
-"""Groups per row that are computed first, for a score to beat."""
+"""Promising groups that are computed before the others, for a score to beat."""
 _TILE_GROUPS = 1024
 """Groups per pass; the random words of a tile (128 KiB each) stay in the cache."""
 
@@ -63,17 +63,56 @@ def _draw_pruned(logits: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     groups = group_logits(logits)
     maxima = groups.amax(dim=-1)
     to_beat = _probe(groups, maxima, keys)
-    pairs = (maxima + MAX_GUMBEL >= to_beat[:, None]).nonzero()
-    found = [
-        _tile_winners(groups, maxima, to_beat, tile, keys)
-        for tile in torch.split(pairs, _TILE_GROUPS)
-    ]
-    rows, scores, token_ids = (torch.cat(parts) for parts in zip(*found, strict=True))
-    best = scores.new_full((n,), float("-inf")).scatter_reduce_(0, rows, scores, "amax")
-    last = torch.full_like(token_ids, vocab_size - 1)
-    token_ids = torch.where(scores == best[rows], token_ids, last)
-    result = token_ids.new_full((n,), vocab_size - 1)
-    return result.scatter_reduce_(0, rows, token_ids, "amin")
+    can_win = maxima + MAX_GUMBEL >= to_beat[:, None]
+    token_ids = torch.empty(n, dtype=torch.int64)
+    for i in range(n):
+        row_keys = (keys[0][i : i + 1], keys[1][i : i + 1], keys[2][i : i + 1])
+        token_ids[i] = _draw_row(groups[i], maxima[i], can_win[i], to_beat[i], row_keys)
+    return token_ids.clamp_(max=vocab_size - 1)
+
+
+def _draw_row(
+    groups: Tensor,
+    maxima: Tensor,
+    can_win: Tensor,
+    to_beat: Tensor,
+    keys: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """The winner of one row, a 0-d id; groups [G, GROUP], maxima and can_win [G]."""
+    scored = []
+    for group_ids in torch.split(can_win.nonzero()[:, 0], _TILE_GROUPS):
+        words = _group_words(group_ids, keys)
+        largest = torch.maximum(words[0].maximum(words[1]), words[2].maximum(words[3]))
+        ceiling = maxima.index_select(0, group_ids) + gumbel(largest.amax(dim=-1))
+        likely = ceiling.topk(min(_PROBED_GROUPS, ceiling.numel())).indices
+        to_beat = to_beat.maximum(_scores(groups, group_ids, words, likely)[1].amax())
+        kept = (ceiling >= to_beat).nonzero()[:, 0]
+        scored.append(_scores(groups, group_ids, words, kept))
+    group_ids, scores = (torch.cat(parts) for parts in zip(*scored, strict=True))
+    if group_ids.numel() == 0:  # NaN is above nothing
+        return maxima.argmax() * GROUP
+    best = scores.view(-1).argmax()
+    return group_ids[best // GROUP] * GROUP + best % GROUP
+
+
+def _scores(
+    groups: Tensor, group_ids: Tensor, words: tuple[Tensor, ...], chosen: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Ids [m] and scores [m, GROUP] of the chosen ones among `group_ids`."""
+    group_ids = group_ids.index_select(0, chosen)
+    lanes = torch.stack([lane.index_select(0, chosen) for lane in words], dim=-1)
+    return group_ids, groups.index_select(0, group_ids) + gumbel(lanes.view(-1, GROUP))
+
+
+def _group_words(
+    group_ids: Tensor, keys: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Random words of m groups, [m, GROUP / LANES] for each lane."""
+    inside = torch.arange(_QUADS, device=group_ids.device)
+    quads = (group_ids[:, None] * _QUADS + inside).view(-1)
+    w0, w1, w2, w3 = random_words(*keys, quads, purpose=PURPOSE_DRAW)
+    shape = (-1, _QUADS)
+    return w0.view(shape), w1.view(shape), w2.view(shape), w3.view(shape)
 
 
 def _probe(groups: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -84,26 +123,3 @@ def _probe(groups: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tensor]) 
     ids = (probed[:, :, None] * GROUP + inside).view(n, -1)
     scores = groups.view(n, -1).gather(1, ids) + token_noise(*keys, ids)
     return scores.amax(dim=-1)
-
-
-def _tile_winners(
-    groups: Tensor,
-    maxima: Tensor,
-    to_beat: Tensor,
-    pairs: Tensor,
-    keys: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, best score and its lowest token id of each (row, group) pair that may win."""
-    rows, group_ids = pairs[:, 0], pairs[:, 1]
-    inside = torch.arange(_QUADS, device=groups.device)
-    quads = (group_ids[:, None] * _QUADS + inside).view(-1)
-    seed, sample, position = (key[rows][:, None].expand(-1, _QUADS).reshape(-1) for key in keys)
-    lanes = random_words(seed, sample, position, quads, purpose=PURPOSE_DRAW)
-    largest = torch.maximum(torch.maximum(lanes[0], lanes[1]), torch.maximum(lanes[2], lanes[3]))
-    ceiling = maxima[rows, group_ids] + gumbel(largest.view(-1, _QUADS).amax(dim=-1))
-    kept = (ceiling >= to_beat[rows]).nonzero()[:, 0]
-    words = torch.stack([lane.view(-1, _QUADS)[kept] for lane in lanes], dim=-1)
-    rows, group_ids = rows[kept], group_ids[kept]
-    scores = groups[rows, group_ids] + gumbel(words.view(-1, GROUP))
-    best, inside_best = scores.max(dim=-1)
-    return rows, best, group_ids * GROUP + inside_best

@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+A = TypeVar("A", bound=Any)  # a torch tensor or a numpy array
 
 PURPOSE_DRAW = 0
 """Third counter word of the noise that draws a token."""
@@ -42,19 +46,31 @@ def philox4x32(
 
     Args:
         counter: four int64 tensors of 32-bit words, broadcastable against each other.
-        key: two int64 tensors of 32-bit words, broadcastable to the counter.
+        key: two int64 tensors of 32-bit words, of the shape of the first counter word or [1].
 
     Returns:
         Four int64 tensors with values in [0, 2^32).
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    if counter[0].device.type != "cpu":
+        return _ten_rounds(*counter, *key)
+    # numpy does these operations in half of torch's time (measured on two server CPUs).
+    words = _ten_rounds(*(word.numpy().view(np.uint64) for word in (*counter, *key)))
+    w0, w1, w2, w3 = (torch.from_numpy(word.view(np.int64)) for word in words)
+    return w0, w1, w2, w3
+
+
+def _ten_rounds(c0: A, c1: A, c2: A, c3: A, k0: A, k1: A) -> tuple[A, A, A, A]:
+    """Philox on words that sit in 64-bit integers, signed or not; of torch or of numpy."""
     for _ in range(_ROUNDS):
-        # A 64-bit product wraps into the sign; shift and mask still see the right words.
+        # A signed product wraps into the sign; shift and mask still see the right words.
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        # Words carry garbage above bit 31 until they are multiplied; keys do for ever.
-        c0 = ((p1 >> 32) ^ c1).bitwise_xor_(k0).bitwise_and_(_MASK)
-        c2 = ((p0 >> 32) ^ c3).bitwise_xor_(k1).bitwise_and_(_MASK)
+        # Products and keys carry garbage above bit 31 until the masks.
+        c0 = (p1 >> 32) ^ c1
+        c0 ^= k0
+        c0 &= _MASK
+        c2 = (p0 >> 32) ^ c3
+        c2 ^= k1
+        c2 &= _MASK
         c1, c3 = p1, p0
         k0, k1 = k0 + _KEY_STEPS[0], k1 + _KEY_STEPS[1]
     return c0, c1 & _MASK, c2, c3 & _MASK

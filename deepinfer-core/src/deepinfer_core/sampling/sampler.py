@@ -20,7 +20,7 @@ from deepinfer_core.sampling.custom import CustomStages, LogitsStage
 from deepinfer_core.sampling.logprobs import PromptLogprobs, prompt_logprobs
 from deepinfer_core.sampling.penalties import Penalties
 from deepinfer_core.sampling.result import LogprobGroup, LogprobTensors, SampledTokens
-from deepinfer_core.sampling.row_state import MAX_CANDIDATES, RowState
+from deepinfer_core.sampling.row_state import DrawKind, RowState
 from deepinfer_core.sampling.stages import (
     AllowedTokens,
     BadWords,
@@ -64,7 +64,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._device = device
         self._stage_names = frozenset(custom_stages or {})
-        self._truncate_op = bind("sample.stages")
+        self._stages_op = bind("sample.stages")
         self._draw_op = bind("sample.draw")
         self._logprobs_op = bind("sample.logprobs")
         self._rows = RowState(max_num_seqs, device)
@@ -138,15 +138,16 @@ class Sampler:
         if mask is None and self._rows.all_plain(rows):
             return SampledTokens(self._draw_op(logits))
         step = SampleStep(rows, positions, token_pool, self._device, mask)
-        logprobs = self._wanted_logprobs(step, "raw")
-        raw = logits.index_select(0, step.ints(logprobs)) if logprobs else None
+        logits = logits.contiguous()
+        wanted = self._rows.logprobs(rows, "raw")
+        raw = logits.index_select(0, step.ints([*wanted])) if wanted else None
         for stage in self._stages:
             logits = stage.apply(logits, step)
         failed = ~(logits.amax(dim=-1) > float("-inf"))
         token_ids, groups = self._draw(logits, step)
         self._penalties.count(step, token_ids)
         if raw is not None:
-            groups.append(self._logprobs(raw, logprobs, token_ids, step))
+            groups.append(self._logprobs(raw, wanted, token_ids, step))
         return SampledTokens(token_ids, failed, groups, step.errors)
 
     def prompt_logprobs(
@@ -168,48 +169,31 @@ class Sampler:
 
     def _draw(self, logits: Tensor, step: SampleStep) -> tuple[Tensor, list[LogprobGroup]]:
         """[L] int32 tokens, and log-probabilities of processed logits where wanted."""
-        processed = set(self._wanted_logprobs(step, "processed"))
+        processed = self._rows.logprobs(step.rows, "processed")
         token_ids = torch.zeros(len(step.rows), dtype=torch.int32, device=self._device)
         groups: list[LogprobGroup] = []
-        for kind, indices in self._draw_kinds(step).items():
+        for kind, indices in self._rows.by_kind(step.rows).items():
             selected = step.select(logits, indices)
             drawn, values, ids = self._draw_kind(kind, selected, indices, step)
             token_ids = step.write_back(token_ids, indices, drawn)
-            wanted = [j for j, i in enumerate(indices) if i in processed]
+            wanted = {i: processed[i] for i in indices if i in processed}
             if wanted:
-                places = step.ints(wanted)
-                dense = values.index_select(0, places)
+                places = step.ints([j for j, i in enumerate(indices) if i in wanted])
+                values = values.index_select(0, places)
                 if ids is not None:
-                    empty = dense.new_full((len(wanted), self._vocab_size), float("-inf"))
-                    dense = empty.scatter_(1, ids.index_select(0, places), dense)
-                groups.append(self._logprobs(dense, [indices[j] for j in wanted], token_ids, step))
+                    values = self._spread(values, ids.index_select(0, places))
+                groups.append(self._logprobs(values, wanted, token_ids, step))
         return token_ids, groups
 
-    def _draw_kinds(self, step: SampleStep) -> dict[str, list[int]]:
-        """Logits rows by what drawing from them takes; a property of each row alone."""
-        kinds: dict[str, list[int]] = {}
-        for i, row in enumerate(step.rows):
-            params = self._rows.params(row)
-            if params.temperature == 0:
-                kind = "greedy"
-            elif 0 < params.top_k <= MAX_CANDIDATES:
-                kind = "candidates"
-            elif params.top_k > 0 or params.top_p < 1:
-                kind = "ranked"
-            else:
-                kind = "whole"
-            kinds.setdefault(kind, []).append(i)
-        return kinds
-
     def _draw_kind(
-        self, kind: str, logits: Tensor, indices: list[int], step: SampleStep
+        self, kind: DrawKind, logits: Tensor, indices: list[int], step: SampleStep
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Tokens [n] int32, processed logits, and the ids of their columns (None: all)."""
         if kind == "greedy":
             return self._draw_op(logits), logits, None
         params = [self._rows.params(step.rows[i]) for i in indices]
         inputs = self._rows.draw_inputs(step.rows_of(indices))
-        values, ids = self._truncate_op(
+        values, ids = self._stages_op(
             logits,
             inputs.temperature,
             min_p=inputs.min_p if any(p.min_p > 0 for p in params) else None,
@@ -221,17 +205,16 @@ class Sampler:
         drawn = self._draw_op(values, ids, inputs.seeds, inputs.sample_indices, positions)
         return drawn, values, ids
 
-    def _wanted_logprobs(self, step: SampleStep, mode: str) -> list[int]:
-        params = map(self._rows.params, step.rows)
-        return [
-            i for i, p in enumerate(params) if p.logprobs is not None and p.logprobs_mode == mode
-        ]
+    def _spread(self, values: Tensor, token_ids: Tensor) -> Tensor:
+        """[n, V] logits of [n, K] candidates; everything else is -inf."""
+        whole = values.new_full((values.shape[0], self._vocab_size), float("-inf"))
+        return whole.scatter_(1, token_ids, values)
 
     def _logprobs(
-        self, logits: Tensor, indices: list[int], token_ids: Tensor, step: SampleStep
+        self, logits: Tensor, wanted: dict[int, int], token_ids: Tensor, step: SampleStep
     ) -> LogprobGroup:
-        wanted = [self._rows.params(step.rows[i]).logprobs or 0 for i in indices]
+        """logits: [n, V], of the n logits rows that are the keys of `wanted`."""
+        indices = [*wanted]
         chosen = step.select(token_ids, indices)
-        return LogprobGroup(
-            indices, wanted, LogprobTensors(*self._logprobs_op(logits, chosen, max(wanted)))
-        )
+        tensors = self._logprobs_op(logits, chosen, max(wanted.values()))
+        return LogprobGroup(indices, [*wanted.values()], LogprobTensors(*tensors))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 GROUP = 64
 """Tokens per group. A multiple of four, so that groups share no random counter."""
-_MASK = 0xFFFFFFFF
+MAX_TOKEN_ID = 0xFFFFFFFF
+"""Token ids are below it; the low half of an order key is its distance to the id."""
 _SIGN_FLIP = 0x7FFFFFFF
 
 
@@ -57,20 +58,20 @@ def top_candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         groups = group_logits(logits)
         maxima = groups.amax(dim=-1)
         ids = torch.arange(maxima.shape[1], device=logits.device)
-        best = _order_keys(maxima, ids).topk(k, dim=-1, sorted=False).indices
+        best = order_keys(maxima, ids).topk(k, dim=-1, sorted=False).indices
         inside = torch.arange(GROUP, device=logits.device)
         ids = (best[:, :, None] * GROUP + inside).view(n, -1)
         values = groups.view(n, -1).gather(1, ids)
     else:
         ids = torch.arange(vocab_size, device=logits.device).expand(n, -1)
         values = logits
-    best = _order_keys(values, ids).topk(k, dim=-1, sorted=True).values
-    token_ids = (_MASK - (best & _MASK)).clamp_(max=vocab_size - 1)
+    best = order_keys(values, ids).topk(k, dim=-1, sorted=True).values
+    token_ids = (MAX_TOKEN_ID - (best & MAX_TOKEN_ID)).clamp_(max=vocab_size - 1)
     return logits.gather(1, token_ids), token_ids
 
 
-def _order_keys(values: Tensor, ids: Tensor) -> Tensor:
+def order_keys(values: Tensor, ids: Tensor) -> Tensor:
     """int64 keys, all different, that rise with the value and fall with the id."""
     bits = (values + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
     ordered = bits ^ ((bits >> 31) & _SIGN_FLIP)
-    return (ordered.to(torch.int64) << 32) | (_MASK - ids)
+    return (ordered.to(torch.int64) << 32) | (MAX_TOKEN_ID - ids)

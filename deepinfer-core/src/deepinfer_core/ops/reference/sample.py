@@ -12,11 +12,10 @@ from torch import Tensor
 from deepinfer_core.sampling.draw import draw_dense
 from deepinfer_core.sampling.rng import map_elements, token_noise
 from deepinfer_core.sampling.selection import first_max, top_candidates
+from deepinfer_core.sampling.truncate import truncate_ranked, truncate_whole
 
 _INF = float("inf")
 _MAX = torch.finfo(torch.float32).max
-_WEIGHT_ONE = 2.0**40
-"""Fixed-point weight of the best token: sums over 2^22 tokens stay within int64."""
 _LOGPROB_CHUNK = 8192
 """Tokens per partial sum; fixed, since it shapes the bits of log-probabilities."""
 
@@ -62,14 +61,13 @@ def stages(
 ) -> tuple[Tensor, Tensor | None]:
     if max_top_k is not None:
         values, token_ids = top_candidates(logits, max_top_k)
-        values = _scale(values, values[:, :1], temperature)
-        return _truncate(values, min_p, top_k, top_p), token_ids
+        values = _drop_unlikely(_scale(values, values[:, :1], temperature), min_p)
+        return truncate_ranked(values, top_k, top_p), token_ids
     values = _scale(logits, logits.amax(dim=-1, keepdim=True), temperature)
+    values = _drop_unlikely(values, min_p)
     if top_k is None and top_p is None:
-        return _truncate(values, min_p, None, None), None
-    ranked, order = values.sort(dim=-1, descending=True, stable=True)
-    kept = _truncate(ranked, min_p, top_k, top_p)
-    return values.scatter_(1, order, kept), None
+        return values, None
+    return truncate_whole(values, top_k, top_p), None
 
 
 def draw(
@@ -125,28 +123,10 @@ def _scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
     return (logits - largest.clamp(-_MAX, _MAX)).div_(temperature[:, None])
 
 
-def _truncate(
-    values: Tensor, min_p: Tensor | None, top_k: Tensor | None, top_p: Tensor | None
-) -> Tensor:
-    """min_p, top_k and top_p; the latter two need the values of a row in descending order."""
-    if min_p is not None:
-        lowest = map_elements(torch.log, min_p)[:, None]
-        values = values.masked_fill(values < lowest, -_INF)
-    if top_k is not None:
-        rank = torch.arange(values.shape[1], device=values.device)
-        values = values.masked_fill((rank >= top_k[:, None]) & (top_k[:, None] > 0), -_INF)
-    if top_p is not None:
-        weights = _weights(values)
-        before = weights.cumsum(dim=-1) - weights
-        share = weights.sum(dim=-1).to(torch.float64) * top_p.to(torch.float64)
-        dropped = (before >= share.ceil().to(torch.int64)[:, None]) & (top_p[:, None] < 1)
-        values = values.masked_fill(dropped, -_INF)
-    return values
-
-
-def _weights(values: Tensor) -> Tensor:
-    """Fixed-point exp(values) for values <= 0 (+inf counts as 0)."""
-    return map_elements(lambda x: x.clamp(max=0.0).exp_().mul_(_WEIGHT_ONE).to(torch.int64), values)
+def _drop_unlikely(values: Tensor, min_p: Tensor | None) -> Tensor:
+    if min_p is None:
+        return values
+    return values.masked_fill_(values < map_elements(torch.log, min_p)[:, None], -_INF)
 
 
 def _sum_exp(chunk: Tensor, largest: Tensor) -> Tensor:

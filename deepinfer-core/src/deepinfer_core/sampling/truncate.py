@@ -1,0 +1,91 @@
+"""top_k and top_p: which of the most likely tokens stay.
+
+Probabilities are 40-bit fixed-point weights, so their sums are exact in any order and every way of
+computing here gives the same set. Knows nothing of masks, temperature or noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer_core.sampling.rng import map_elements
+from deepinfer_core.sampling.selection import MAX_TOKEN_ID, order_keys
+
+_INF = float("inf")
+_WEIGHT_ONE = 2.0**40
+"""Weight of a token with logit 0: sums over 2^22 tokens stay within int64."""
+
+
+def truncate_ranked(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """Drop tokens from rows that are in rank order already.
+
+    Args:
+        values: [n, m] float32, descending, at most 0; the best tokens of each row, and all of
+            them unless top_k drops what is missing.
+        top_k: [n] int64, 0 keeps all.
+        top_p: [n] float32, 1 keeps all.
+
+    Returns:
+        [n, m] with -inf at dropped tokens.
+    """
+    if top_k is not None:
+        rank = torch.arange(values.shape[1], device=values.device)
+        limit = top_k[:, None]
+        values = values.masked_fill((rank >= limit) & (limit > 0), -_INF)
+    if top_p is not None:
+        weights = _weights(values)
+        before = weights.cumsum(dim=-1) - weights
+        enough = _share(weights.sum(dim=-1), top_p)[:, None]
+        values = values.masked_fill((before >= enough) & (top_p[:, None] < 1), -_INF)
+    return values
+
+
+def truncate_whole(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """The same for rows [n, V] in order of token ids; `values` may be modified."""
+    if values.device.type != "cpu":
+        return truncate_by_sorting(values, top_k, top_p)
+    for i in range(values.shape[0]):
+        row_k = None if top_k is None or top_k[i] == 0 else top_k[i : i + 1]
+        row_p = None if top_p is None or top_p[i] == 1 else top_p[i : i + 1]
+        if row_k is None and row_p is not None:
+            _keep_nucleus(values[i], row_p)
+        elif row_k is not None:
+            values[i] = truncate_by_sorting(values[i : i + 1], row_k, row_p)[0]
+    return values
+
+
+def truncate_by_sorting(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """The same by its definition, with shapes that don't depend on data."""
+    ranked, order = values.sort(dim=-1, descending=True, stable=True)
+    return torch.empty_like(values).scatter_(1, order, truncate_ranked(ranked, top_k, top_p))
+
+
+def _keep_nucleus(values: Tensor, top_p: Tensor) -> None:
+    """top_p of one row [V], in place, sorting only what can be in the nucleus.
+
+    Tokens below (1 - top_p) / V of the total weigh less than 1 - top_p together, so the others
+    reach top_p without them. Half of that bound leaves room for rounding.
+    """
+    weights = _weights(values)
+    total = weights.sum()
+    lowest = 0.5 * (1 - top_p.to(torch.float64)) * total / values.shape[0]
+    likely = (weights >= lowest).nonzero()[:, 0]
+    keys = order_keys(values.index_select(0, likely), likely).numpy()
+    ranked = MAX_TOKEN_ID - (torch.from_numpy(np.sort(keys)).flip(0) & MAX_TOKEN_ID)
+    ranked_weights = weights.index_select(0, ranked)
+    before = ranked_weights.cumsum(dim=0) - ranked_weights
+    kept = ranked[before < _share(total, top_p)]
+    kept_values = values.index_select(0, kept)
+    values.fill_(-_INF).index_copy_(0, kept, kept_values)
+
+
+def _share(total: Tensor, top_p: Tensor) -> Tensor:
+    """The weight that the better tokens must not have reached for a token to stay."""
+    return (total.to(torch.float64) * top_p.to(torch.float64)).ceil().to(torch.int64)
+
+
+def _weights(values: Tensor) -> Tensor:
+    """Fixed-point exp(values) for values <= 0; +inf counts as 0."""
+    return map_elements(lambda x: x.clamp(max=0.0).exp_().mul_(_WEIGHT_ONE).to(torch.int64), values)
