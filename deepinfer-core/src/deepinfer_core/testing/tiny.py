@@ -151,9 +151,13 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
     noise = torch.randn(shape, generator=generator)
-    if name.endswith("norm.weight"):
-        return 1.0 + 0.2 * noise
-    return 0.2 * noise if len(shape) == 1 else noise / math.sqrt(shape[-1])
+    if len(shape) == 1:
+        tensor = 0.2 * noise + (1.0 if name.endswith("norm.weight") else 0.0)
+    else:
+        tensor = noise / math.sqrt(shape[-1])
+    # Peaked attention: without it every context looks alike and greedy output falls into loops.
+    is_query_or_key = any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
+    return 2.0 * tensor if is_query_or_key else tensor
 
 
 def _write_weights(directory: Path, weights: dict[str, Tensor], num_shards: int) -> None:

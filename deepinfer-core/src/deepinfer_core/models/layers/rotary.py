@@ -13,7 +13,9 @@ from torch import Tensor
 
 from deepinfer_core.models.rope_config import RopeConfig
 
-MIN_TABLE_LEN = 256
+ROWS_PER_BLOCK = 256
+"""Rows computed at once, whatever the table's length: vectorised and scalar code round sines
+differently, so the bits of a row must not depend on how long the table is or how it was split."""
 
 
 class RotaryTable:
@@ -39,17 +41,21 @@ class RotaryTable:
         """
         table = self._table
         if table.shape[0] < num_positions or table.device != device:
-            length = max(MIN_TABLE_LEN, 1 << (num_positions - 1).bit_length())
+            length = max(ROWS_PER_BLOCK, 1 << (num_positions - 1).bit_length())
             self._table = table = compute_cos_sin(self.config, length, device)
         return table
 
 
 def compute_cos_sin(config: RopeConfig, num_positions: int, device: torch.device) -> Tensor:
     """[num_positions, rotary_dim] float32: cosines, then sines, both times the attention factor."""
-    positions = torch.arange(num_positions, dtype=torch.float32, device=device)
-    angles = positions[:, None] * inverse_frequencies(config, positions)
     scale = attention_factor(config)
-    return torch.cat((angles.cos() * scale, angles.sin() * scale), dim=-1)
+    blocks = []
+    for start in range(0, num_positions, ROWS_PER_BLOCK):
+        end = start + ROWS_PER_BLOCK
+        positions = torch.arange(start, end, dtype=torch.float32, device=device)
+        angles = positions[:, None] * inverse_frequencies(config, positions)
+        blocks.append(torch.cat((angles.cos() * scale, angles.sin() * scale), dim=-1))
+    return torch.cat(blocks)[:num_positions]
 
 
 def inverse_frequencies(config: RopeConfig, positions: Tensor) -> Tensor:
