@@ -181,5 +181,7 @@ def _hf_tensors(name: str, tensor: GGUFTensor) -> Iterator[tuple[str, GGUFTensor
             yield own_name, GGUFTensor(tuple(shape), tensor.kind, offset)
     elif part in LAYER_NAMES:
         yield f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}", tensor
+    elif stem in MODEL_NAMES:
+        yield f"{MODEL_NAMES[stem]}.{kind}", tensor
     else:
-        yield f"{MODEL_NAMES.get(stem, stem)}.{kind}", tensor
+        yield name, tensor

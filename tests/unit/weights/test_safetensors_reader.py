@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
+from deepinfer_core.weights import safetensors_reader
+from deepinfer_core.weights.safetensors_reader import SafetensorsSource
+from safetensors.torch import save_file
+
+TENSORS = {"b": torch.arange(6.0).view(2, 3), "a": torch.ones(4, dtype=torch.bfloat16)}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def open_error(directory: Path) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        SafetensorsSource(directory)
+    return str(caught.value)
+
+
+def test_tensors_are_read_into_place_and_converted(directory: Path) -> None:
+    source = SafetensorsSource(directory)
+    assert {name: entry.shape for name, entry in source.entries.items()} == {
+        "a": (4,),
+        "b": (2, 3),
+    }
+    whole = torch.zeros(4, 3, dtype=torch.float16)
+    source.read_into("b", whole[1:3])
+    assert torch.equal(whole[1:3].float(), TENSORS["b"])
+    assert not whole[0].any()
+    assert not whole[3].any()
+
+
+def test_each_shard_is_mapped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SafetensorsSource(write_tiny_checkpoint(tmp_path, "llama", num_shards=3))
+    opened: list[str] = []
+    safe_open = safetensors_reader.safe_open
+
+    def spy(path: Path, **options: Any) -> Any:
+        opened.append(path.name)
+        return safe_open(path, **options)
+
+    monkeypatch.setattr(safetensors_reader, "safe_open", spy)
+    for name, entry in source.entries.items():
+        source.read_into(name, torch.empty(entry.shape))
+    assert opened == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+
+
+def test_a_truncated_file_names_itself_and_both_sizes(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-5])
+    message = open_error(directory)
+    assert str(path) in message
+    assert f"has {len(content) - 5} bytes but its header describes {len(content)}" in message
+
+
+def test_a_file_cut_within_its_header_says_so(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+    message = open_error(directory)
+    assert str(path) in message
+    assert "20 bytes, too few for its header" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"\x01", b"version https://git-lfs.github.com/spec/v1"])
+def test_something_else_in_the_file(content: bytes, directory: Path) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(content)
+    assert f"{path}: the file has {len(content)} bytes" in open_error(directory)
+
+
+@pytest.mark.parametrize(
+    "header", [b"not json", b"[1, 2]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [1]}}']
+)
+def test_a_corrupt_header(header: bytes, directory: Path) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert f"{path}: the header is corrupt" in open_error(directory)
+
+
+def test_a_directory_without_weights(tmp_path: Path) -> None:
+    assert "no model.safetensors; other formats are not read" in open_error(tmp_path)
+
+
+def test_a_shard_that_is_not_there(tmp_path: Path) -> None:
+    directory = write_tiny_checkpoint(tmp_path, "llama", num_shards=3)
+    (directory / "model-00002-of-00003.safetensors").unlink()
+    message = open_error(directory)
+    assert "no model-00002-of-00003.safetensors" in message
+    assert "index.json names them" in message
+
+
+def test_an_index_without_a_map(directory: Path) -> None:
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}}))
+    assert f"{index}: weight_map is missing" in open_error(directory)
+
+
+def test_a_tensor_in_two_files(tmp_path: Path) -> None:
+    for name in ("x.safetensors", "y.safetensors"):
+        save_file({"a": torch.ones(1)}, tmp_path / name)
+    index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    message = open_error(tmp_path)
+    assert "a is in both" in message
+    assert "x.safetensors" in message
+    assert "y.safetensors" in message
