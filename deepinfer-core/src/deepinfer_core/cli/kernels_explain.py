@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepinfer_core.config import EngineConfig
-from deepinfer_core.models.loader import build_model
+from deepinfer_core.engine_setup import bind_model, resolve_dtype
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.registry import OpChoice
-from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugins import PluginHost
+from deepinfer_core.sampling.sampler import Sampler
 from deepinfer_core.weights.checkpoint import open_checkpoint
 
 
@@ -40,18 +40,13 @@ def explain_model(tree: dict[str, Any], host: PluginHost | None = None) -> Expla
     host = host or PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
     device = host.find_device(config.device.kind)
     registry = ModelRegistry(host.models())
-    info = open_checkpoint(config.model.model, load_format="dummy", registry=registry).info
-    dtype = info.dtype if config.model.dtype == "auto" else config.model.dtype
-    ops = make_op_table(
-        host.kernels(device),
-        device=device,
-        overrides=config.device.kernels,
-        policies=host.kernel_policies(device, info),
-        batch_invariant=config.device.batch_invariant,
-        deterministic=config.device.deterministic,
-        strict=config.device.strict,
+    checkpoint = open_checkpoint(config.model.model, load_format="dummy", registry=registry)
+    dtype = resolve_dtype(config.model, checkpoint.info)
+    model, ops = bind_model(
+        checkpoint, dtype, config=config.device, device=device, host=host, registry=registry
     )
-    build_model(info, ops, dtype=dtype, registry=registry)
+    # The sampler binds for itself; its state, for one row, is small enough to be made for that.
+    Sampler(ops, max_num_seqs=1, vocab_size=model.vocab_size)
     return Explanation(
-        info.architecture, dtype, f"{device.kind}:{device.index}", tuple(ops.choices())
+        checkpoint.info.architecture, dtype, f"{device.kind}:{device.index}", tuple(ops.choices())
     )
