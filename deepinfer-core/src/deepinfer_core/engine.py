@@ -18,7 +18,6 @@ from deepinfer_core.engine_setup import (
     load_logits_stages,
     load_model,
     resolve_max_model_len,
-    resolve_tokenizer,
     sampling_defaults,
 )
 from deepinfer_core.errors import EngineError
@@ -31,7 +30,6 @@ from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
-from deepinfer_core.text.tokenizer import Tokenizer
 
 
 class Engine:
@@ -39,8 +37,7 @@ class Engine:
 
     Args:
         limits: what a request may ask of this model and pool.
-        loaded: the model, its facts and its op table.
-        tokenizer: turns `bad_words` into ids here, and text at the edge.
+        loaded: the model, its facts, its op table and its tokenizer.
         defaults: the model's own sampling defaults, for fields that a request leaves open.
         overlap: which loop `advance` runs.
     """
@@ -52,7 +49,6 @@ class Engine:
         *,
         limits: RequestLimits,
         loaded: LoadedModel,
-        tokenizer: Tokenizer,
         defaults: dict[str, Any],
         overlap: bool,
     ) -> None:
@@ -60,7 +56,7 @@ class Engine:
         self.limits = limits
         self.info = loaded.info
         self.op_choices = loaded.ops.choices()
-        self.tokenizer = tokenizer
+        self.tokenizer = loaded.tokenizer
         self._runner = device_side.runner
         self._kv = device_side.kv
         self._defaults = defaults
@@ -128,7 +124,6 @@ class Engine:
             device_side,
             limits=limits,
             loaded=loaded,
-            tokenizer=resolve_tokenizer(config.model, loaded.info),
             defaults=sampling_defaults(config.model, loaded.info),
             overlap=config.scheduler.overlap,
         )

@@ -30,12 +30,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in place on its device, and the ops it is bound to."""
+    """A model in place on its device, the ops it is bound to, and its tokenizer."""
 
     model: DecoderModel
     info: ModelInfo
     ops: OpTable
     runtime: DeviceRuntime
+    tokenizer: Tokenizer
 
 
 def choose_device(config: EngineConfig, host: PluginHost) -> tuple[DeviceInfo, DeviceRuntime]:
@@ -109,8 +110,9 @@ def load_model(
         host=host,
         registry=registry,
     )
+    tokenizer = resolve_tokenizer(config.model, checkpoint.info)
     load_weights(model, checkpoint, device=runtime.torch_device, progress=progress)
-    return LoadedModel(model, checkpoint.info, ops, runtime)
+    return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer)
 
 
 def resolve_dtype(config: ModelConfig, info: ModelInfo) -> str:

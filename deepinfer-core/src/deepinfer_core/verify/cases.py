@@ -1,0 +1,156 @@
+"""What `verify` runs: prompts with their parameters, and random combinations of features.
+
+Everything follows from a seed and a point's index, which are enough to run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from deepinfer_core.sampling_params import SamplingParams
+
+NUM_SAMPLES = 3
+"""The plain run draws this many samples of each prompt; a point compares its first n."""
+NUM_LOGPROBS = 2
+"""The most likely two tokens tell how close a greedy decision was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt and how it is sampled."""
+
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One combination of features. `Point.plain` is none of them."""
+
+    index: int
+    batch_size: int
+    chunk_tokens: int
+    block_size: int
+    prefix_cache: bool
+    preemption: bool
+    overlap: bool
+    priorities: bool
+    shuffled: bool
+    """Arrival in another order, and some requests only after others have begun."""
+    n: int
+
+    @classmethod
+    def plain(cls, longest: int, *, block_size: int) -> Point:
+        """One request at a time, whole prompts, nothing else."""
+        return cls(
+            index=-1,
+            batch_size=1,
+            chunk_tokens=longest,
+            block_size=block_size,
+            prefix_cache=False,
+            preemption=False,
+            overlap=False,
+            priorities=False,
+            shuffled=False,
+            n=NUM_SAMPLES,
+        )
+
+    @classmethod
+    def random(cls, seed: int, index: int, longest: int) -> Point:
+        """The combination that belongs to a seed and an index."""
+        rng = Random(f"point-{seed}-{index}")
+        batch_size = rng.choice((1, 2, 3, 5, 8, 16))
+        return cls(
+            index=index,
+            batch_size=batch_size,
+            chunk_tokens=rng.choice((batch_size, batch_size + 5, 37, 64, longest)),
+            block_size=rng.choice((4, 8, 16, 32)),
+            prefix_cache=rng.random() < 0.6,
+            preemption=rng.random() < 0.5,
+            overlap=rng.random() < 0.7,
+            priorities=rng.random() < 0.3,
+            shuffled=rng.random() < 0.7,
+            n=rng.randint(1, NUM_SAMPLES),
+        )
+
+    @property
+    def features(self) -> str:
+        """For people: what is on."""
+        names = ("prefix_cache", "preemption", "overlap", "priorities", "shuffled")
+        on = [name.replace("_", " ") for name in names if getattr(self, name)]
+        if self.n > 1:
+            on.append(f"n={self.n}")
+        return ", ".join(on) or "-"
+
+
+def make_cases(
+    seed: int,
+    *,
+    vocab_size: int,
+    max_tokens: int,
+    texts: Sequence[Sequence[int]],
+    greedy_only: bool,
+) -> list[Case]:
+    """Prompts of many lengths, some with a common beginning, each with its own parameters.
+
+    Args:
+        texts: real texts as token ids, which prompts are cut from.
+        greedy_only: leave sampling out, for kernels that promise only close logits.
+    """
+    rng = Random(f"cases-{seed}")
+    common = _passage(rng, texts, vocab_size, 48)
+    lengths = (1, 7, 15, 16, 17, 33, 64, 90)
+    prompts = [
+        (*(common if index % 2 else ()), *_passage(rng, texts, vocab_size, length))
+        for index, length in enumerate(lengths)
+    ]
+    styles = _styles(rng, vocab_size)
+    return [
+        Case(
+            prompt,
+            SamplingParams(
+                max_tokens=max_tokens,
+                logprobs=NUM_LOGPROBS,
+                seed=rng.getrandbits(63),
+                **({"temperature": 0} if greedy_only else styles[index % len(styles)]),
+            ),
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def with_samples(case: Case, n: int) -> SamplingParams:
+    """The case's parameters for n samples."""
+    return SamplingParams(**{**case.params.model_dump(exclude_unset=True), "n": n})
+
+
+def _passage(
+    rng: Random, texts: Sequence[Sequence[int]], vocab_size: int, length: int
+) -> tuple[int, ...]:
+    if not texts or rng.random() < 0.25:
+        return tuple(rng.randrange(vocab_size) for _ in range(length))
+    text = rng.choice(texts)
+    start = rng.randrange(max(1, len(text) - length))
+    passage = tuple(text[start : start + length])
+    return passage + tuple(rng.randrange(vocab_size) for _ in range(length - len(passage)))
+
+
+def _styles(rng: Random, vocab_size: int) -> list[dict[str, Any]]:
+    some = [rng.randrange(vocab_size) for _ in range(3)]
+    return [
+        {"temperature": 0},
+        {"temperature": 0.9},
+        {"temperature": 0, "repetition_penalty": 1.3, "min_tokens": 4},
+        {"temperature": 0.7, "top_k": 20, "top_p": 0.9},
+        {"temperature": 1.0, "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+        {"temperature": 0, "logit_bias": {some[0]: 2.0, some[1]: -5.0}, "stop_token_ids": some[2:]},
+        {"temperature": 0.8, "prompt_logprobs": 1},
+        {"temperature": 0, "ignore_eos": True},
+    ]

@@ -1,0 +1,229 @@
+"""Runs the cases plainly and at points, and compares.
+
+INVARIANT: a point differs from the plain run only in what `Point` says; model, kernels and
+parameters are the same objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from deepinfer_core.config import EngineConfig, nest_fields
+from deepinfer_core.engine import Engine
+from deepinfer_core.engine_setup import LoadedModel
+from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.request import Request
+from deepinfer_core.scheduling.plan import TokenLogprobs
+from deepinfer_core.verify.cases import NUM_SAMPLES, Case, Point, with_samples
+
+BLOCK_SIZE_OF_PLAIN_RUN = 16
+FORCED_PREEMPTION_STEPS = 4
+"""With preemption on, one running request is sent back every so many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one sample gave."""
+
+    token_ids: tuple[int, ...]
+    reason: tuple[str | None, int | str | None]
+    logprobs: tuple[TokenLogprobs, ...]
+    prompt_logprobs: tuple[TokenLogprobs, ...]
+
+    @classmethod
+    def of(cls, request: Request) -> Sample:
+        return cls(
+            tuple(request.output_token_ids),
+            (request.finish_reason, request.stop_reason),
+            tuple(request.logprobs),
+            tuple(request.prompt_logprobs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where an output leaves the plain run's."""
+
+    case: int
+    sample: int
+    what: str
+    position: int
+    gap: float | None
+    """Log-probability between the plain run's two most likely tokens there."""
+
+
+@dataclass(slots=True)
+class PointResult:
+    """How one point compares. `num_close` are differences that the bound excuses."""
+
+    point: Point
+    num_equal: int = 0
+    num_close: int = 0
+    num_different: int = 0
+    num_hit_tokens: int = 0
+    num_preemptions: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What the point was to exercise and did not."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.num_different and not self.problems
+
+
+class Verifier:
+    """Compares points with the plain run of the same cases.
+
+    Args:
+        loaded: a model in place.
+        cases: what to run.
+        bound: None demands equal bits; else a greedy answer may leave the plain run's where the
+            log-probabilities of its two most likely tokens are this close.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        loaded: LoadedModel,
+        cases: Sequence[Case],
+        *,
+        bound: float | None,
+    ) -> None:
+        self._config = config
+        self._loaded = loaded
+        self._cases = cases
+        self._bound = bound
+        self.longest = max(
+            len(case.prompt_token_ids) + (case.params.max_tokens or 0) for case in cases
+        )
+        self._plain: list[list[Sample]] = []
+
+    @property
+    def num_cases(self) -> int:
+        return len(self._cases)
+
+    def run_plain(self) -> Iterator[int]:
+        """Run every case alone; yields the number done. Call before `run_point`."""
+        point = Point.plain(self.longest, block_size=BLOCK_SIZE_OF_PLAIN_RUN)
+        for case in self._cases:
+            engine = self._engine(point)
+            requests = engine.add(case.prompt_token_ids, with_samples(case, NUM_SAMPLES))
+            while engine.has_unfinished:
+                engine.step()
+            self._plain.append([Sample.of(request) for request in requests])
+            yield len(self._plain)
+
+    def run_point(self, point: Point, seed: int) -> PointResult:
+        """Run all cases under one combination, with the cache on a second time, and compare."""
+        engine, result = self._engine(point), PointResult(point)
+        rng = Random(f"arrivals-{seed}-{point.index}")
+        for _ in range(2 if point.prefix_cache else 1):
+            for case, requests in self._run_all(engine, point, rng).items():
+                for index, request in enumerate(requests):
+                    self._compare(result, case, index, Sample.of(request))
+        engine.check_integrity()
+        counters = engine.metrics()
+        result.num_hit_tokens = counters["num_hit_tokens"]
+        result.num_preemptions = counters["num_preemptions"]
+        if point.prefix_cache and not result.num_hit_tokens:
+            result.problems.append("the prefix cache was on and nothing hit")
+        if point.preemption and not result.num_preemptions:
+            result.problems.append("preemption was on and nothing was preempted")
+        return result
+
+    def _run_all(self, engine: Engine, point: Point, rng: Random) -> dict[int, list[Request]]:
+        order = list(range(len(self._cases)))
+        if point.shuffled:
+            rng.shuffle(order)
+        num_late = rng.randrange(len(order)) if point.shuffled else 0
+        early, late = order[: len(order) - num_late], order[len(order) - num_late :]
+        requests: dict[int, list[Request]] = {}
+
+        def add(case: int) -> None:
+            requests[case] = engine.add(
+                self._cases[case].prompt_token_ids,
+                with_samples(self._cases[case], point.n),
+                priority=rng.randrange(3) if point.priorities else 0,
+            )
+
+        for case in early:
+            add(case)
+        step = 0
+        while engine.has_unfinished or late:
+            if late and (step % 3 == 2 or not engine.has_unfinished):
+                add(late.pop())
+            engine.advance()
+            step += 1
+            if point.preemption and step % FORCED_PREEMPTION_STEPS == 0:
+                running = [r for group in requests.values() for r in group if r.status == "running"]
+                if running:
+                    engine.scheduler.preempt(rng.choice(running))
+        return requests
+
+    def _engine(self, point: Point) -> Engine:
+        layout = make_layout(self._loaded.model.layer_kv(), block_size=point.block_size)
+        longest = sum(-(-self.longest // group.block_size) + 1 for group in layout.groups)
+        # Tight: two of the longest requests, so that a batch of them has to give way.
+        num_blocks = 1 + longest * (2 if point.preemption else len(self._cases) * NUM_SAMPLES)
+        changes = nest_fields(
+            {
+                "block_size": point.block_size,
+                "num_blocks": num_blocks,
+                "prefix_caching": point.prefix_cache,
+                "max_num_seqs": point.batch_size,
+                "max_num_batched_tokens": point.chunk_tokens,
+                "policy": "priority" if point.priorities else "fcfs",
+                "overlap": point.overlap,
+            }
+        )
+        tree = self._config.model_dump(exclude_unset=True)
+        for section, fields in changes.items():
+            tree.setdefault(section, {}).update(fields)
+        return Engine.from_loaded(EngineConfig.from_tree(tree), self._loaded)
+
+    def _compare(self, result: PointResult, case: int, sample: int, got: Sample) -> None:
+        plain = self._plain[case][sample]
+        difference = first_difference(plain, got, is_strict=self._bound is None)
+        if difference is None:
+            result.num_equal += 1
+            return
+        what, position = difference
+        gap = _top_gap(plain.logprobs, position) if what == "token" else None
+        is_close = self._bound is not None and gap is not None and gap <= self._bound
+        if is_close:
+            result.num_close += 1
+        else:
+            result.num_different += 1
+        result.differences.append(Difference(case, sample, what, position, gap))
+
+
+def first_difference(plain: Sample, got: Sample, *, is_strict: bool) -> tuple[str, int] | None:
+    """What differs first and where; None when all is equal.
+
+    Args:
+        is_strict: compare the bits of log-probabilities too.
+    """
+    for position, (wanted, found) in enumerate(zip(plain.token_ids, got.token_ids, strict=False)):
+        if wanted != found:
+            return "token", position
+        if is_strict and plain.logprobs[position] != got.logprobs[position]:
+            return "logprob", position
+    if len(plain.token_ids) != len(got.token_ids):
+        return "length", min(len(plain.token_ids), len(got.token_ids))
+    if plain.reason != got.reason:
+        return "finish reason", len(plain.token_ids)
+    if is_strict and plain.prompt_logprobs != got.prompt_logprobs:
+        return "prompt logprob", _first_unequal(plain.prompt_logprobs, got.prompt_logprobs)
+    return None
+
+
+def _first_unequal(wanted: Sequence[object], found: Sequence[object]) -> int:
+    pairs = enumerate(zip(wanted, found, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(wanted), len(found)))
+
+
+def _top_gap(logprobs: Sequence[TokenLogprobs], position: int) -> float | None:
+    top = logprobs[position].top_logprobs if position < len(logprobs) else ()
+    return top[0] - top[1] if len(top) > 1 else None
