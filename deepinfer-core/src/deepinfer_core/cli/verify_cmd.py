@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -80,11 +81,12 @@ def verify(
 
 def _print_report(report: VerifyReport) -> None:
     demand = "equal bits" if report.bound is None else f"equal, or closer than {report.bound:g}"
-    table = Table(title=f"{report.model} in {report.dtype}: {report.num_cases} prompts, {demand}")
+    title = f"{report.model} in {report.dtype}: {report.num_cases} prompts, {demand}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("point", "batch", "chunk", "block"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("features", ratio=1)
-    for column in ("hits", "preempted", "equal", "close", "diff"):
+    for column in ("hits", "preempt", "equal", "close", "diff"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in report.results:
         point = result.point
