@@ -205,6 +205,24 @@ def test_the_failure_of_a_named_plugin_is_fatal(host):
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize("name", ["acme", "deepinfer-acme"])
+def test_naming_a_provider_names_its_plugin(host, name):
+    """`kernels={"norm.rms": "acme.rms"}` is a request for that plugin: it must not fail quietly."""
+    failing = plugin(deepinfer_kernels=raising(OSError("no driver")))
+    record = host.register(failing, name="acme", distribution=name, is_named=False)
+    assert host.kernels(CPU, named_providers=["torch.reference", "other.k"])
+    with pytest.raises(PluginError, match="no driver"):
+        host.kernels(CPU, named_providers=["acme.rms"])
+    assert record.state == "failed"
+
+
+def test_naming_the_provider_of_a_plugin_before_it_is_asked_makes_its_failure_fatal(host):
+    failing = plugin(deepinfer_kernels=raising(OSError("no driver")))
+    host.register(failing, name="acme", is_named=False)
+    with pytest.raises(PluginError, match="no driver"):
+        host.kernels(CPU, named_providers=["acme.rms"])
+
+
 def test_the_failure_of_a_plugin_that_the_device_needs_is_fatal(host):
     def hook(device):
         raise OSError("no driver")

@@ -17,7 +17,7 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.decoder import DecoderModel
 from deepinfer_core.models.loader import Progress, build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
-from deepinfer_core.ops.table import OpTable, make_op_table
+from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
 from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.text.loading import load_tokenizer
@@ -75,8 +75,9 @@ def bind_model(
     Raises:
         UnsupportedOpError, ConfigError, PluginError: no kernel fits, or a named one cannot serve.
     """
+    named = [name for value in config.kernels.values() for name in provider_names(value)]
     ops = make_op_table(
-        host.kernels(device),
+        host.kernels(device, named_providers=named),
         device=device,
         overrides=config.kernels,
         policies=host.kernel_policies(device, checkpoint.info),

@@ -56,8 +56,10 @@ class PluginRecord:
         return self.import_s > SLOW_IMPORT_S
 
     def matches(self, names: Iterable[str]) -> bool:
-        """Whether a name means this plugin, by entry point or by distribution."""
+        """Whether a name means this plugin: its entry point's, its distribution's, its own."""
         own = {_normalise(self.name), _normalise(self.distribution)}
+        if self.info:
+            own.add(_normalise(self.info.name))
         return any(_normalise(name) in own for name in names)
 
     def error(self, message: str, *, hook: str) -> PluginError:

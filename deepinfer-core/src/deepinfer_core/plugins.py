@@ -7,7 +7,7 @@ unless it was named or the requested device needs it. Knows no model and no engi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -175,12 +175,23 @@ class PluginHost:
         runtime: DeviceRuntime = load_target(target)(device)
         return runtime
 
-    def kernels(self, device: DeviceInfo) -> list[KernelSpec]:
+    def kernels(
+        self, device: DeviceInfo, *, named_providers: Iterable[str] = ()
+    ) -> list[KernelSpec]:
         """Kernels that plugins offer for a device, core's references first.
+
+        Args:
+            named_providers: that a person asked for; their vendors' plugins are then named too.
 
         Raises:
             PluginError: the plugin was named or the device needs it, and it failed.
         """
+        vendors = {provider.partition(".")[0] for provider in named_providers}
+        for record in self._records:
+            if record.matches(vendors):
+                record.is_named = True
+                if record.failure:
+                    raise record.failure
         return self._collect("deepinfer_kernels", KernelSpec, _kernel_key, device=device)
 
     def kernel_policies(self, device: DeviceInfo, model: ModelFacts) -> list[KernelPolicy]:

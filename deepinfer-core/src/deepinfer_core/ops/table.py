@@ -181,10 +181,7 @@ def make_op_table(
     Raises:
         ConfigError: an override names an op or a provider that does not exist.
     """
-    named = {
-        pattern: (providers,) if isinstance(providers, str) else tuple(providers)
-        for pattern, providers in (overrides or {}).items()
-    }
+    named = {pattern: provider_names(value) for pattern, value in (overrides or {}).items()}
     _check_overrides(named, kernels, specs)
     wanted = {"batch_invariant": batch_invariant, "deterministic": deterministic}
     rules = SelectionRules(
@@ -195,6 +192,11 @@ def make_op_table(
         strict=strict,
     )
     return OpTable(kernels, specs, rules)
+
+
+def provider_names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """The providers of one override, of which there may be one or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _check_overrides(
