@@ -139,6 +139,14 @@ def test_allowing_what_is_not_installed_or_blocked_says_so(install):
         PluginHost(allow=["good"], block=["deepinfer-good"])
 
 
+def test_naming_a_provider_names_a_plugin_that_could_not_even_be_imported(install):
+    install("acme", "raise OSError('no driver')", entry="board")
+    host = PluginHost()
+    assert host.kernels(CPU)
+    with pytest.raises(PluginError, match=r"deepinfer-acme 1\.0 in import: OSError: no driver"):
+        host.kernels(CPU, named_providers=["acme.fa"])
+
+
 def test_without_entry_points_nothing_is_looked_for(install):
     install("bad", "raise OSError('imported')")
     assert [record.name for record in PluginHost(load_entry_points=False).plugins] == ["core"]

@@ -124,6 +124,16 @@ def test_the_scheduler_never_sees_a_tensor_and_the_runner_never_a_request(core):
             assert not any(below(n, ["deepinfer_core.request"]) for n in imported), module.name
 
 
+def test_nothing_pluggable_runs_in_the_step(core):
+    """Hooks are asked at start-up; the step calls plain functions of the frozen table."""
+    step = ("scheduling", "kv", "runtime", "models", "sampling", "ops")
+    for module in core.values():
+        if below(module.name, [f"deepinfer_core.{part}" for part in step]):
+            imported = module.imports(runtime_only=False)
+            bad = {"pluggy", "deepinfer_core.plugins", "deepinfer_core.plugin_discovery"}
+            assert not imported & bad, module.name
+
+
 def test_only_standard_and_declared_modules_are_imported(core, root):
     project = tomllib.loads((root / "deepinfer-core/pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
@@ -131,5 +141,7 @@ def test_only_standard_and_declared_modules_are_imported(core, root):
     names = {re.match(r"[A-Za-z0-9_-]+", d).group().replace("-", "_") for d in declared}
     for module in core.values():
         tops = {name.split(".")[0] for name in module.imports()}
-        foreign = tops - names - PARTS_OF_PYDANTIC - set(sys.stdlib_module_names) - {"deepinfer_core"}
+        foreign = (
+            tops - names - PARTS_OF_PYDANTIC - set(sys.stdlib_module_names) - {"deepinfer_core"}
+        )
         assert foreign == set(), f"{module.name} imports undeclared {sorted(foreign)}"

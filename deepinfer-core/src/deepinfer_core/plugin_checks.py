@@ -108,6 +108,11 @@ def runtime_of(answer: object) -> list[DeviceRuntime]:
     return [answer]
 
 
+def claim_key(kernel: KernelSpec) -> str:
+    """What may be claimed once only."""
+    return f"provider {kernel.provider} of {kernel.op}"
+
+
 def refuse_taken(keys: Iterable[str], owners: Mapping[str, str]) -> None:
     """Check that a plugin's keys are new.
 

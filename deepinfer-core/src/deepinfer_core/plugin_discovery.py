@@ -62,6 +62,10 @@ class PluginRecord:
             own.add(_normalise(self.info.name))
         return any(_normalise(name) in own for name in names)
 
+    def serves(self, kind: str) -> bool:
+        """Whether devices of this kind are this plugin's to find."""
+        return self.name == kind or any(device.kind == kind for device in self.devices)
+
     def error(self, message: str, *, hook: str) -> PluginError:
         """An error that names this plugin; on one line, since it may become a log line."""
         return PluginError(
@@ -212,4 +216,5 @@ def _check_names(
 
 
 def _normalise(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """`Deepinfer_Acme` and `acme` are one name: most distributions carry the prefix."""
+    return re.sub(r"[-_.]+", "-", name).lower().removeprefix(f"{PROJECT_NAME}-")

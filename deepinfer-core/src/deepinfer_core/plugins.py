@@ -34,7 +34,13 @@ from deepinfer_core.plugin_api import (
     load_target,
 )
 from deepinfer_core.plugin_api.markers import PROJECT_NAME
-from deepinfer_core.plugin_checks import TARGET_HOOKS, records_of, refuse_taken, runtime_of
+from deepinfer_core.plugin_checks import (
+    TARGET_HOOKS,
+    claim_key,
+    records_of,
+    refuse_taken,
+    runtime_of,
+)
 from deepinfer_core.plugin_discovery import (
     PluginRecord,
     find_plugins,
@@ -142,7 +148,7 @@ class PluginHost:
             if (device.kind, device.index) == (kind, index):
                 return device
         for record in self._records:
-            if record.failure and _serves(record, kind):
+            if record.failure and record.serves(kind):
                 raise record.failure
         found = ", ".join(f"{d.kind}:{d.index}" for d in devices)
         known = ", ".join(f"{r.key} {r.state}" for r in self._records)
@@ -192,7 +198,7 @@ class PluginHost:
                 record.is_named = True
                 if record.failure:
                     raise record.failure
-        return self._collect("deepinfer_kernels", KernelSpec, _kernel_key, device=device)
+        return self._collect("deepinfer_kernels", KernelSpec, claim_key, device=device)
 
     def kernel_policies(self, device: DeviceInfo, model: ModelFacts) -> list[KernelPolicy]:
         """Preferences among kernels for one model; the first that matches counts."""
@@ -288,7 +294,7 @@ class PluginHost:
         """Whether a device is only there because of this plugin."""
         others = [r for r in self._records if r is not record]
         is_found_elsewhere = any(device in other.devices for other in others)
-        return not is_found_elsewhere and _serves(record, device.kind)
+        return not is_found_elsewhere and record.serves(device.kind)
 
     def _fail(self, record: PluginRecord, error: PluginError, *, is_fatal: bool) -> None:
         record.state, record.failure = "failed", error
@@ -296,11 +302,3 @@ class PluginHost:
             raise error
         self.failures.append(error)
         logger.warning("%s; it is left out, `deepinfer plugins` lists it", error)
-
-
-def _kernel_key(kernel: KernelSpec) -> str:
-    return f"provider {kernel.provider} of {kernel.op}"
-
-
-def _serves(record: PluginRecord, kind: str) -> bool:
-    return record.name == kind or any(device.kind == kind for device in record.devices)
