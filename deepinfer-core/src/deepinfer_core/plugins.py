@@ -83,16 +83,9 @@ class PluginHost:
         self._has_probed = False
         self.failures: list[PluginError] = []
         """One for each plugin that failed and was not fatal."""
-        self._load(
-            PluginRecord(
-                name=builtin_plugin.NAME,
-                distribution=builtin_plugin.DISTRIBUTION,
-                version=__version__,
-                is_builtin=True,
-                is_named=True,
-            ),
-            lambda: builtin_plugin,
-        )
+        core = PluginRecord(builtin_plugin.NAME, builtin_plugin.DISTRIBUTION, __version__)
+        core.is_builtin = core.is_named = True
+        self._load(core, lambda: builtin_plugin)
         for record, load in find_plugins(allow, block) if load_entry_points else []:
             self._load(record, load)
 
