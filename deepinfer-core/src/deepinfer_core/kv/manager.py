@@ -24,6 +24,7 @@ from deepinfer_core.kv.tables import (
     max_blocks_held,
     max_tokens_held,
 )
+from deepinfer_core.kv.windows import Windows
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.plan import BlockUpdate
 
@@ -53,7 +54,7 @@ class KVManager:
         self._held: dict[int, RequestBlocks] = {}
         self._copies = BlockCopies(self.pool)
         self._sizes = [group.block_size for group in layout.groups]
-        self._windows = [g for g, group in enumerate(layout.groups) if group.kind == "window"]
+        self._windows = Windows(layout, self.pool, self._copies, keep_unsettled=prefix_caching)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 
@@ -123,9 +124,9 @@ class KVManager:
         held.num_settled = max(held.num_settled, min(num_settled_tokens, num_known))
         if held.sealed:
             return
-        for group, layout in enumerate(self.layout.groups):
+        for group, size in enumerate(self._sizes):
             table, digests = held.tables[group], held.digests[group]
-            num_full = min(held.num_settled // layout.block_size, len(table))
+            num_full = min(held.num_settled // size, len(table))
             for index in range(held.num_registered[group], num_full):
                 if table[index] != NULL_BLOCK:
                     self.pool.store(
@@ -248,18 +249,18 @@ class KVManager:
         self, request: Request, held: RequestBlocks, num_tokens: int
     ) -> list[BlockUpdate] | None:
         """More blocks for a request that has some."""
-        first, pool = request.num_computed_tokens, self.pool
+        first, allocate = request.num_computed_tokens, self.pool.allocate
         # 0 after a fork: only then can the block that is about to be written be shared.
-        shared = self._shared_groups(held, first) if not held.capacity else ()
+        shared = () if held.capacity else self._shared_groups(held, first)
         num_missing = [
-            -(-num_tokens // size) - len(table)
+            max(0, -(-num_tokens // size) - len(table))
             for size, table in zip(self._sizes, held.tables, strict=True)
         ]
-        needed = len(shared) + sum(num for num in num_missing if num > 0)
-        limits = self._drop_limits(held, first, needed)
+        limits = self._windows.make_room(held, first, sum(num_missing) + len(shared))
         if limits is None:
             return None
-        dropped = {group: self._drop_blocks(held, group, limit) for group, limit in limits.items()}
+        # INVARIANT: all groups drop before any allocates, which may need what another gave up.
+        dropped = self._windows.drop(held, limits)
         updates: list[BlockUpdate] = []
         for group, table in enumerate(held.tables):
             changed = dropped.get(group, len(table))
@@ -268,7 +269,7 @@ class KVManager:
                 table[index] = self._copies.replace(table[index])
                 changed = min(changed, index)
             for _ in range(num_missing[group]):
-                table.append(pool.allocate())
+                table.append(allocate())
             if changed < len(table):
                 updates.append(BlockUpdate(group, request.row, changed, table[changed:]))
         self._set_capacity(held)
@@ -285,49 +286,10 @@ class KVManager:
         for index in range(start, stop):
             yield self.pool.cached_blocks[self._index.digest(request, digests, group, index)]
 
-    def _shared_groups(self, held: RequestBlocks, first: int) -> list[int]:
+    def _shared_groups(self, held: RequestBlocks, first: int) -> tuple[int, ...]:
         """Groups whose block at `first` is partly written and held by others too."""
-        return [
+        return tuple(
             group
             for group, size in enumerate(self._sizes)
             if first % size and self.pool.ref_counts[held.tables[group][first // size]] > 1
-        ]
-
-    def _drop_limits(self, held: RequestBlocks, first: int, needed: int) -> dict[int, int] | None:
-        """Window group -> how many leading blocks to drop so that `needed` others fit, or None.
-
-        Blocks out of the window stay until their content is settled, since only then can they be
-        indexed; but not at the price of anything else.
-        """
-        num_free = self.pool.num_free_blocks
-        if not self._windows:
-            return {} if needed <= num_free else None
-        unseen = {g: first_live_block(self.layout.groups[g], first) for g in self._windows}
-        choices = [unseen]
-        if self.prefix_caching:
-            settled = {g: min(n, held.num_settled // self._sizes[g]) for g, n in unseen.items()}
-            choices.insert(0, settled)
-        for limits in choices:
-            if needed <= num_free or needed <= num_free + self._num_droppable(held, limits):
-                return limits
-        return None
-
-    def _num_droppable(self, held: RequestBlocks, limits: dict[int, int]) -> int:
-        pinned = self._copies.sources
-        return sum(
-            self.pool.ref_counts[block] == 1 and block not in pinned
-            for group, limit in limits.items()
-            for block in held.tables[group][held.num_dropped[group] : limit]
         )
-
-    def _drop_blocks(self, held: RequestBlocks, group: int, limit: int) -> int:
-        """Give up the blocks before `limit`; returns the first table index that changed."""
-        table, start = held.tables[group], held.num_dropped[group]
-        limit = min(limit, len(table))
-        if limit <= start:
-            return len(table)
-        for index in range(start, limit):
-            self._copies.release(table[index])
-            table[index] = NULL_BLOCK
-        held.num_dropped[group] = limit
-        return start

@@ -1,9 +1,7 @@
 """The scheduler: turns requests into step plans, and step outputs into tokens of requests.
 
-There are no phases. Each request has `num_computed_tokens` behind `num_tokens`; a step hands out
-tokens under one budget so that the first catches the second. `schedule` may run before the
-previous step is committed: it counts the tokens in flight as if they were here.
-Never sees a tensor; used from one thread.
+The face of this package. Owns the order of steps in flight; who is chosen is the planner's, who is
+where the roster's, what a request gets `commit.py`'s. Never sees a tensor; used from one thread.
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ from deepinfer_core.errors import EngineError, RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.scheduling.commit import commit_prompt_logprobs, commit_tokens, cut_outputs
-from deepinfer_core.scheduling.entry import Entry, Place
-from deepinfer_core.scheduling.plan import BlockUpdate, StepOutput, StepPlan
+from deepinfer_core.scheduling.entry import Place
+from deepinfer_core.scheduling.plan import StepOutput, StepPlan
+from deepinfer_core.scheduling.planner import Planner
 from deepinfer_core.scheduling.policy import get_policy
 from deepinfer_core.scheduling.roster import Roster
 from deepinfer_core.scheduling.step import Step
@@ -54,12 +53,14 @@ class Scheduler:
         policy: str = "fcfs",
     ) -> None:
         self._kv = kv
-        self._policy = get_policy(policy)
-        self._roster = Roster(kv, max_num_seqs=max_num_seqs, policy=self._policy)
-        self._max_num_batched_tokens = max_num_batched_tokens
+        chosen = get_policy(policy)
+        self._roster = Roster(kv, max_num_seqs=max_num_seqs, policy=chosen)
+        self._planner = Planner(
+            kv, self._roster, chosen, max_num_batched_tokens=max_num_batched_tokens
+        )
         self._in_flight: deque[Step] = deque()
         self._next_step_id = 0
-        self.max_tokens_of_pool = kv.max_tokens_of_pool
+        self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
     # ---- what comes and goes
@@ -152,149 +153,14 @@ class Scheduler:
             None if there is nothing to launch: everything waits for a commit, or has ended (a
             request that outgrew the pool ends here; see `take_finished`).
         """
-        step = Step(self._next_step_id, self._max_num_batched_tokens)
-        self._admit_urgent(step)
-        self._schedule_running(step)
-        if not step.preempted:
-            while step.budget > 0 and self._admit_next(step, step.budget):
-                pass
+        step = self._planner.plan(self._next_step_id, is_idle=not self._in_flight)
         if step.is_empty:
             return None
-        self._roster.join(step.joined)
         self._in_flight.append(step)
         self._next_step_id += 1
         return step.complete(
             row_frees=self._roster.take_row_frees(), block_copies=self._kv.take_block_copies()
         )
-
-    def _schedule_running(self, step: Step) -> None:
-        running, allocate = self._roster.running, self._kv.allocate
-        for index, entry in enumerate(running):  # whoever is preempted leaves behind `index`
-            if step.budget <= 0:
-                break
-            if entry.num_tokens >= entry.max_total_tokens:
-                continue  # its last token is in flight
-            request = entry.request
-            num_tokens = entry.num_tokens - request.num_computed_tokens
-            if num_tokens > 1:
-                num_later = len(running) - index - 1
-                num_tokens = max(1, min(num_tokens, step.budget - num_later))
-            updates = allocate(request, request.num_computed_tokens + num_tokens)
-            if updates is None:
-                num_tokens, updates = self._make_room(step, entry, num_tokens)
-                if updates is None:
-                    continue
-            step.place(entry, num_tokens, updates)
-            if request.followers and request.num_in_flight_tokens:
-                self._fork_followers(step, request)
-
-    def _make_room(
-        self, step: Step, entry: Entry, num_tokens: int
-    ) -> tuple[int, list[BlockUpdate] | None]:
-        """Shrink the chunk, then preempt from the end of policy order, the asker included."""
-        roster = self._roster
-        while True:
-            num_fitting, updates = self._allocate_most(entry, num_tokens)
-            if updates is not None:
-                return num_fitting, updates
-            victim = roster.running[-1]
-            if victim is entry and len(roster.running) == 1 and step.is_empty:
-                # Alone. What it lacks may be held by ended requests that settle soon.
-                if not self._in_flight:
-                    self._fail_too_long(entry, entry.request.num_computed_tokens + 1)
-                return 0, None
-            roster.preempt(victim)
-            step.preempted = True
-            if victim is entry:
-                return 0, None
-
-    def _allocate_most(self, entry: Entry, num_tokens: int) -> tuple[int, list[BlockUpdate] | None]:
-        start = entry.request.num_computed_tokens
-        while True:
-            updates = self._kv.allocate(entry.request, start + num_tokens)
-            if updates is not None or num_tokens == 1:
-                return num_tokens, updates
-            num_tokens //= 2
-
-    def _admit_urgent(self, step: Step) -> None:
-        """Admit those that outrank running ones before these are scheduled, at their cost."""
-        roster, kv = self._roster, self._kv
-        while roster.running and step.budget > 0:
-            entry = roster.waiting.peek(row_is_free=roster.row_is_free)
-            if entry is None:
-                return
-            ousted = [
-                other
-                for other in roster.running
-                if self._policy.outranks(entry.request, other.request)
-            ]
-            if not ousted:
-                return
-            if not kv.can_hold(entry.request, kv.match_prefix(entry.request)):
-                num_gained = sum(kv.num_blocks_of(other.request) for other in ousted)
-                if kv.num_blocks_needed(entry.num_tokens) > kv.pool.num_free_blocks + num_gained:
-                    return
-                roster.preempt(ousted[-1])
-            elif not self._admit_next(step, max(1, step.budget - len(roster.running))):
-                return
-
-    def _admit_next(self, step: Step, budget: int) -> bool:
-        """Admit the first waiting request that has or gets a row; False if nobody can join now."""
-        roster, kv = self._roster, self._kv
-        entry = roster.waiting.peek(row_is_free=roster.row_is_free)
-        if entry is None:
-            return False
-        request = entry.request
-        if entry.num_tokens > self.max_tokens_of_pool:
-            self._fail_too_long(entry, entry.num_tokens)
-            return True
-        num_hit = kv.match_prefix(request)
-        if not kv.can_hold(request, num_hit):
-            return False
-        roster.waiting.pop(entry)
-        is_new = request.row < 0
-        roster.take_row(entry)
-        request.num_computed_tokens = num_hit
-        num_tokens, updates = self._allocate_most(entry, min(entry.num_tokens - num_hit, budget))
-        if updates is None:
-            request.num_computed_tokens = 0
-            if is_new:
-                roster.put_row_back(entry)
-            roster.waiting.push(entry)
-            return False
-        if is_new:
-            request.num_cached_tokens = min(num_hit, request.num_prompt_tokens)
-            step.start_row(request)
-        roster.start(entry)
-        step.joined.append(entry)
-        step.place(entry, num_tokens, updates)
-        if request.followers and request.num_in_flight_tokens:
-            self._fork_followers(step, request)
-        return True
-
-    def _fork_followers(self, step: Step, leader: Request) -> None:
-        """The prompt is computed: the other samples share its blocks and draw from its logits."""
-        roster = self._roster
-        followers, leader.followers = leader.followers, []
-        for request in followers:
-            entry = roster.entries[request.request_id]
-            if not roster.take_row(entry):
-                roster.let_go(entry)
-                continue
-            step.start_row(request)
-            step.plan.block_updates += self._kv.fork(leader, request)
-            request.num_cached_tokens = leader.num_cached_tokens
-            request.num_computed_tokens = leader.num_computed_tokens
-            roster.start(entry)
-            step.joined.append(entry)
-            step.sample(entry)
-
-    def _fail_too_long(self, entry: Entry, num_tokens: int) -> None:
-        message = (
-            f"the KV cache holds at most {self.max_tokens_of_pool} tokens of one request, and this "
-            f"one needs {num_tokens}; give the cache more memory or lower max_tokens"
-        )
-        self._roster.end(entry, "error", error=RequestError(message))
 
     # ---- commit
 

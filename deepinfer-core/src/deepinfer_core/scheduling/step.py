@@ -53,6 +53,8 @@ class Step:
         end = start + num_tokens
         if num_tokens == 1 and request.num_in_flight_tokens:
             plan.token_ids.append(UNKNOWN_TOKEN_ID)
+        elif num_tokens == 1 and end == entry.num_tokens and request.output_token_ids:
+            plan.token_ids.append(request.output_token_ids[-1])
         else:
             token_ids = request.known_token_ids(start, end)
             plan.token_ids += token_ids

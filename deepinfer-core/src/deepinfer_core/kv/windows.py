@@ -1,0 +1,78 @@
+"""Blocks that have left a sliding window: which may go, and their return to the pool.
+
+Knows window groups only; full groups never drop a block.
+"""
+
+from __future__ import annotations
+
+from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockPool
+from deepinfer_core.kv.copies import BlockCopies
+from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.kv.prefix_index import first_live_block
+from deepinfer_core.kv.tables import RequestBlocks
+
+Limits = dict[int, int]
+"""Window group -> how many leading table entries are, or will be, the null block."""
+
+
+class Windows:
+    """The window groups of a layout.
+
+    Args:
+        keep_unsettled: hold blocks out of the window until their content is settled, since only
+            then can they be indexed; but not at the price of anything else.
+    """
+
+    __slots__ = ("_copies", "_groups", "_keep_unsettled", "_pool")
+
+    def __init__(
+        self, layout: KVLayout, pool: BlockPool, copies: BlockCopies, *, keep_unsettled: bool
+    ) -> None:
+        self._groups = {g: group for g, group in enumerate(layout.groups) if group.window_size}
+        self._pool = pool
+        self._copies = copies
+        self._keep_unsettled = keep_unsettled
+
+    def make_room(self, held: RequestBlocks, position: int, num_needed: int) -> Limits | None:
+        """How far to drop so that `num_needed` blocks are free, or None; drops nothing yet.
+
+        Args:
+            position: the next to be computed; what it cannot see may go.
+        """
+        num_free = self._pool.num_free_blocks
+        if not self._groups:
+            return {} if num_needed <= num_free else None
+        unseen = {g: first_live_block(group, position) for g, group in self._groups.items()}
+        choices = [unseen]
+        if self._keep_unsettled:
+            settled = {
+                g: min(unseen[g], held.num_settled // group.block_size)
+                for g, group in self._groups.items()
+            }
+            choices.insert(0, settled)
+        for limits in choices:
+            if num_needed <= num_free or num_needed <= num_free + self._num_gained(held, limits):
+                return limits
+        return None
+
+    def drop(self, held: RequestBlocks, limits: Limits) -> dict[int, int]:
+        """Give up blocks; returns group -> first table index that changed."""
+        changed = {}
+        for group, limit in limits.items():
+            table, start = held.tables[group], held.num_dropped[group]
+            limit = min(limit, len(table))
+            if limit > start:
+                for index in range(start, limit):
+                    self._copies.release(table[index])
+                    table[index] = NULL_BLOCK
+                held.num_dropped[group] = limit
+                changed[group] = start
+        return changed
+
+    def _num_gained(self, held: RequestBlocks, limits: Limits) -> int:
+        pinned = self._copies.sources
+        return sum(
+            self._pool.ref_counts[block] == 1 and block not in pinned
+            for group, limit in limits.items()
+            for block in held.tables[group][held.num_dropped[group] : limit]
+        )
