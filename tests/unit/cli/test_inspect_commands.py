@@ -172,6 +172,8 @@ def test_explain_prints_json_and_a_table(run, model):
     table = run("kernels", "explain", model, "--kernels", "gemm.*=torch.reference")
     assert "Qwen3ForCausalLM" in table
     assert "named in kernels=" in table
+    # The first norm of a model has no residual, the others have: two problems, told apart.
+    assert "hidden_size=64, residual" in table
 
 
 def test_overrides_are_parsed_or_refused_with_an_example():

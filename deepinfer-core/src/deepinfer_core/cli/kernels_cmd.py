@@ -11,6 +11,7 @@ from rich.table import Table
 
 from deepinfer_core.config import nest_fields
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.ops.registry import problem_facts
 from deepinfer_core.plugin_api import load_target
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def explain(
         table.add_row(
             choice.op,
             choice.problem.role,
-            ", ".join([choice.problem.dtype, *(f"{n}={s}" for n, s in choice.problem.shape)]),
+            problem_facts(choice.problem),
             choice.provider,
             choice.why,
             rejected,

@@ -166,7 +166,13 @@ def caps_refusal(
 
 
 def describe_problem(problem: Problem) -> str:
-    """One line for people: op, role, dtypes, sizes and features."""
+    """One line for people: op, role, and what is asked of it."""
+    role = f" as {problem.role}" if problem.role else ""
+    return f"{problem.op}{role} ({problem_facts(problem)})"
+
+
+def problem_facts(problem: Problem) -> str:
+    """Dtypes, sizes and features, in words."""
     parts = [problem.dtype]
     if problem.kv_dtype is not None:
         parts.append(f"kv_dtype={problem.kv_dtype}")
@@ -174,8 +180,7 @@ def describe_problem(problem: Problem) -> str:
         parts.append(f"scheme={problem.scheme}")
     parts.extend(f"{name}={size}" for name, size in problem.shape)
     parts.extend(sorted(problem.features))
-    role = f" as {problem.role}" if problem.role else ""
-    return f"{problem.op}{role} ({', '.join(parts)})"
+    return ", ".join(parts)
 
 
 def op_name(claim: str) -> str:
