@@ -32,7 +32,12 @@ def test_an_error_within_passes_through() -> None:
         raise ValueError("inside")
 
 
-def test_standard_output_stays_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("x", 1) as advance:
+def test_the_bar_is_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told that this is a terminal
+    with progress_bar("loading weights", 1) as advance:
         advance(1)
-    assert capsys.readouterr().out == ""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "loading weights" in err

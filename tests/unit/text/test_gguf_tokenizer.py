@@ -232,6 +232,19 @@ def test_composed_characters_where_the_model_learned_them(real_metadata: dict[st
     assert llama.encode("e\u0301") != llama.encode("é")
 
 
+@pytest.mark.parametrize(("pre", "spellings"), [("llama-bpe", ["abc"]), ("qwen2", ["ab", "c"])])
+def test_whole_words_are_taken_where_the_kind_says_so(pre: str, spellings: list[str]) -> None:
+    """`abc` is a token that no merge leads to."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["a", "b", "c", "ab", "abc"],
+        "tokenizer.ggml.merges": ["a b"],
+    }
+    tokenizer = tokenizer_from_metadata(metadata, name="test")
+    assert [tokenizer.id_to_token(i) for i in tokenizer.encode("abc")] == spellings
+
+
 @pytest.mark.parametrize(
     ("pre", "flag", "adds"),
     [

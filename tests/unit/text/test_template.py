@@ -65,6 +65,15 @@ TEMPLATES = {
 {%- if add_generation_prompt %}{{- '<assistant>' }}
     {%- if enable_thinking is defined and enable_thinking is false %}{{- '<no_think>' }}{%- endif %}
 {%- endif %}""",
+    "indented": """<
+    {% for message in messages %}
+        {% if message.role == 'user' %}
+    {{ message.content }}
+        {% else %}
+    [{{ message.role }}]
+        {% endif %}
+    {% endfor %}
+>""",
     "parts": """{% for message in messages %}{{ message.role }}:
 {% if message.content is string %}{{ message.content }}
 {% else %}{% for part in message.content %}{{ part.text }}|{% endfor %}{% endif %}{% endfor %}""",
@@ -172,6 +181,13 @@ def test_the_last_message_is_continued(template: str) -> None:
     assert ours.render(chat, add_generation_prompt=False).startswith(text)
 
 
+def test_a_continued_message_excludes_the_generation_prompt() -> None:
+    ours = ChatTemplate("{{ add_generation_prompt }}: {{ messages[0].content }}")
+    assert ours.render([{"role": "assistant", "content": "a"}]) == "True: a"
+    text = ours.render([{"role": "assistant", "content": "a"}], continue_final_message=True)
+    assert text == "False: a"
+
+
 def test_a_last_message_that_is_not_written_cannot_be_continued() -> None:
     chat = [{"role": "user", "content": "a"}]
     for source in ("nothing", "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}"):
@@ -236,7 +252,7 @@ def test_tools_and_variables_must_be_plain() -> None:
         ("{{ nothing.at.all }}", "refused: 'nothing' is undefined"),
         ("{{ 1 // 0 }}", "refused: .*zero"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refused: .*recursion"),
-        ("{{ range(10 ** 9) | list }}", "refused: Range too big"),
+        ("{{ range(10 ** 6) | list }}", "refused: Range too big"),
         ("{% for x in %}", "is no valid jinja2, line 1"),
         ("{{ messages[0].content.format(x) }}\n{% nope %}", "line 2: .*nope"),
     ],
