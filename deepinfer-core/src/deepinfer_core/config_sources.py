@@ -120,12 +120,16 @@ def _read_env(env: Mapping[str, str]) -> dict[str, Any]:
         name = ENV_FIELDS.get(variable)
         if name is None:
             raise unknown_name(variable, ENV_FIELDS, value=text, source="the environment")
-        values[name] = _parse(name, text, source=f"environment {variable}")
+        values[name] = parse_value(name, text, source=f"environment {variable}")
     return values
 
 
-def _parse(name: str, text: str, *, source: str) -> object:
-    """Read the text of a variable as the type of its field: text as it is, lists also by comma."""
+def parse_value(name: str, text: str, *, source: str) -> object:
+    """Read a text as the type of its field: text as it is, lists also by comma.
+
+    Raises:
+        ConfigError: it is no value of that field.
+    """
     section = FIELD_SECTIONS[name]
     field = SECTIONS[section].model_fields[name]
     field_type: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[field.annotation, field]))

@@ -6,6 +6,7 @@ A prompt that fails costs nothing but itself. Ctrl-C ends the rest and keeps wha
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,8 @@ class _Run:
         self._outputs: list[RequestOutput | None] = [None] * count
         self._names: dict[int, str] = {}
         self._num_open = count
+        self._num_output_tokens = 0
+        self._begun_s = time.perf_counter()
         self._lock = threading.Lock()
         self._stop_at_error, self._advance = stop_at_error, advance
         if not count:
@@ -133,7 +136,9 @@ class _Run:
             self._outputs[index] = output
             self._num_open -= 1
             ended = self._num_open == 0 or (output.error is not None and self._stop_at_error)
-        self._advance(1)
+        self._num_output_tokens += output.metrics.num_output_tokens
+        per_s = self._num_output_tokens / (time.perf_counter() - self._begun_s)
+        self._advance(1, f"{per_s:,.1f} output tokens/s")
         if ended:
             self.stopped.set()
 

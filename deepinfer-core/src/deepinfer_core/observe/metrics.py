@@ -6,7 +6,7 @@ Requests are counted when they end, by the edge; steps and cache by the engine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from deepinfer_core.request import Request
@@ -16,25 +16,30 @@ from deepinfer_core.request import Request
 class EngineMetrics:
     """Counts since the engine was made; times in seconds.
 
-    A request is one sample of one prompt. Sums of times belong to `num_requests_finished`.
+    A request is one sample of one prompt. Sums of times are over the finished ones.
     """
 
-    num_requests_running: int = 0
-    num_requests_waiting: int = 0
-    num_requests_finished: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_finished: int = 0
     """Ended by a stop or a length, and so complete."""
-    num_requests_aborted: int = 0
-    num_requests_failed: int = 0
+    num_aborted: int = 0
+    num_failed: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     """Of the prompt tokens, those that the prefix cache held."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
     num_steps: int = 0
-    num_prefix_queries: int = 0
-    """Prompt tokens looked up in the prefix cache."""
-    num_prefix_hits: int = 0
-    """Prompt tokens found there."""
+    num_blocks: int = 0
+    """Blocks of the pool, of which `num_free_blocks` can be had at once."""
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    """Blocks that a prompt could hit."""
+    num_queried_tokens: int = 0
+    """Tokens looked up in the prefix cache, once for each admission."""
+    num_hit_tokens: int = 0
+    """Tokens found there."""
     ttft_sum_s: float = 0.0
     latency_sum_s: float = 0.0
 
@@ -57,13 +62,12 @@ class Totals:
         sums.num_cached_tokens += leader.num_cached_tokens
         for request in requests:
             sums.num_output_tokens += request.num_output_tokens
-            sums.num_preemptions += request.num_preemptions
             if request.finish_reason == "abort":
-                sums.num_requests_aborted += 1
+                sums.num_aborted += 1
             elif request.finish_reason == "error":
-                sums.num_requests_failed += 1
+                sums.num_failed += 1
             else:
-                sums.num_requests_finished += 1
+                sums.num_finished += 1
                 begun, ended = request.first_token_time_s, request.finish_time_s
                 if begun is not None and ended is not None:
                     sums.ttft_sum_s += begun - request.arrival_time_s
@@ -71,15 +75,7 @@ class Totals:
 
     def metrics(self, engine: Mapping[str, Any]) -> EngineMetrics:
         """The sums, with the engine's own numbers where their names are ours."""
-        return replace(self._sums, **{n: v for n, v in engine.items() if n in _ENGINE_FIELDS})
+        return replace(self._sums, **{n: v for n, v in engine.items() if n in _NAMES})
 
 
-_ENGINE_FIELDS = frozenset(
-    {
-        "num_requests_running",
-        "num_requests_waiting",
-        "num_steps",
-        "num_prefix_queries",
-        "num_prefix_hits",
-    }
-)
+_NAMES = frozenset(field.name for field in fields(EngineMetrics))

@@ -6,8 +6,9 @@ pipes stay clean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -19,8 +20,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Advance = Callable[[int], None]
-"""Call with how much more is done."""
+
+class Advance(Protocol):
+    """Moves a bar. Thread-safe."""
+
+    def __call__(self, count: int, note: str = "") -> None:
+        """So much more is done; `note` stands at the end of the bar from now on."""
+        ...
 
 
 @contextmanager
@@ -35,7 +41,7 @@ def progress_bar(
         enabled: False shows nothing, whatever the terminal.
         console: default: standard error.
 
-    The function is thread-safe. The bar is removed when the block ends, also by an error.
+    The bar is removed when the block ends, also by an error.
     """
     console = console or Console(stderr=True)
     columns = (
@@ -44,10 +50,15 @@ def progress_bar(
         MofNCompleteColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
     progress = Progress(
         *columns, console=console, transient=True, disable=not (enabled and console.is_terminal)
     )
     with progress:
-        task = progress.add_task(title, total=total)
-        yield lambda count: progress.advance(task, count)
+        task = progress.add_task(title, total=total, note="")
+
+        def advance(count: int, note: str = "") -> None:
+            progress.update(task, advance=count, note=note)
+
+        yield advance

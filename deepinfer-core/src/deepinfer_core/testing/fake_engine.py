@@ -6,6 +6,7 @@ was launched is reported by the next one when `overlap` is on, as in the real en
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from time import monotonic
 from types import SimpleNamespace
@@ -48,13 +49,14 @@ class FakeEngine:
         self.max_model_len = max_model_len
         self.info = SimpleNamespace(architecture="FakeForCausalLM")
         self.num_added = 0
-        """Requests ever added."""
+        """Requests that were added; a test may set it back."""
         self.is_closed = False
         self.fail_next_step: Exception | None = None
         self._reply = reply or (lambda prompt, index: list(reversed(prompt)))
         self._max_num_seqs = max_num_seqs
         self._overlap = overlap
         self._live: dict[int, tuple[Request, list[int]]] = {}
+        self._request_ids = itertools.count()
         self._in_flight: list[Request] = []
         self._ended: list[Request] = []
 
@@ -73,7 +75,7 @@ class FakeEngine:
         requests = []
         for index in range(params.n):
             request = Request(
-                request_id=self.num_added,
+                request_id=next(self._request_ids),
                 prompt_token_ids=prompt,
                 params=params,
                 seed=params.seed if params.seed is not None else 7,
@@ -116,7 +118,7 @@ class FakeEngine:
         return StepResult(updated=updated, finished=finished)
 
     def metrics(self) -> dict[str, Any]:
-        return {"num_requests_running": len(self._live), "num_requests_waiting": 0, "num_steps": 3}
+        return {"num_running": len(self._live), "num_waiting": 0, "num_steps": 3}
 
     def close(self) -> None:
         self.is_closed = True

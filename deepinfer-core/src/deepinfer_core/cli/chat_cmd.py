@@ -1,0 +1,162 @@
+"""`deepinfer chat`: a conversation on the terminal, or piped in line by line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from deepinfer_core.cli import render
+from deepinfer_core.cli.loading import open_llm
+from deepinfer_core.cli.options import JsonOption, with_options
+from deepinfer_core.config_sources import ResolvedConfig
+from deepinfer_core.errors import PromptTooLongError, RequestError
+from deepinfer_core.jobs.results import error_json
+from deepinfer_core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from deepinfer_core.llm import LLM
+
+DEFAULT_MAX_TOKENS = 1024
+_HELP = (
+    "/exit ends, /reset forgets the conversation, /system TEXT sets the system message and "
+    "forgets, /help shows this. Ctrl-C stops an answer."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `deepinfer chat`."""
+    app.command("chat")(with_options(chat))
+
+
+def chat(
+    engine: ResolvedConfig,
+    sampling: dict[str, Any],
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    once: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Answer this one message and end.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Talk with a model; answers stream, and each turn sees the ones before it.
+
+    An answer ends after 1024 tokens unless --max-tokens says otherwise. Lines from a pipe are
+    turns, too. With --json, one line of JSON for each answer. While it runs: /exit, /reset,
+    /system TEXT, /help; Ctrl-C stops an answer.
+
+    Examples:
+
+      deepinfer chat --model SmolLM2-135M-Instruct.Q4_1.gguf
+
+      deepinfer chat -m model.gguf --system "Answer in French." --temperature 0.7
+
+      deepinfer chat -m model.gguf --once "Why is the sky blue?"
+
+      printf 'Hi!\\nAnd now?\\n' | deepinfer chat -m model.gguf --json
+    """
+    params = SamplingParams(**{"max_tokens": DEFAULT_MAX_TOKENS, **sampling})
+    with open_llm(engine) as llm:
+        session = _Session(llm, params, system, as_json=as_json)
+        if once is not None:
+            ok = session.turn(once)
+        elif sys.stdin.isatty():
+            render.stderr().print(_HELP, style="dim", markup=False)
+            ok = session.run(_typed_lines())
+        else:
+            ok = session.run(line.rstrip("\n") for line in sys.stdin)
+    if session.interrupted and (once is not None or not sys.stdin.isatty()):
+        raise typer.Exit(render.EXIT_INTERRUPTED)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _typed_lines() -> Iterator[str]:
+    console = render.stderr()
+    while True:
+        try:
+            yield console.input("[bold cyan]>[/] ")
+        except (EOFError, KeyboardInterrupt):
+            console.print()
+            return
+
+
+class _Session:
+    """The messages so far, and how a turn goes."""
+
+    def __init__(
+        self, llm: LLM, params: SamplingParams, system: str | None, *, as_json: bool
+    ) -> None:
+        self.interrupted = False
+        self._llm, self._params, self._as_json = llm, params, as_json
+        self._messages: list[dict[str, str]] = []
+        self._reset(system)
+
+    def run(self, lines: Iterator[str]) -> bool:
+        """Take turns until the lines or the person end it; False if a turn failed."""
+        all_ok = True
+        for line in lines:
+            command, _, rest = line.strip().partition(" ")
+            if command in ("/exit", "/quit"):
+                break
+            if command == "/reset":
+                self._reset(self._system)
+            elif command == "/system":
+                self._reset(rest.strip() or None)
+            elif command.startswith("/"):
+                render.stderr().print(_HELP, style="dim", markup=False)
+            elif line.strip():
+                all_ok = self.turn(line) and all_ok
+                if self.interrupted and not sys.stdin.isatty():
+                    break
+        return all_ok
+
+    def turn(self, text: str) -> bool:
+        """Answer one message. False: it could not be answered, and is forgotten."""
+        self._messages.append({"role": "user", "content": text})
+        begun = time.perf_counter()
+        pieces: list[str] = []
+        num_tokens = 0
+        reason: str | None = None
+        try:
+            with self._llm.stream(self._messages, self._params) as deltas:
+                for delta in deltas:
+                    pieces.append(delta.text)
+                    num_tokens += len(delta.token_ids)
+                    reason = delta.finish_reason
+                    if not self._as_json:
+                        render.write(delta.text)
+        except RequestError as error:
+            self._messages.pop()
+            self._fail(error)
+            return False
+        except KeyboardInterrupt:
+            self.interrupted, reason = True, "abort"
+        self._messages.append({"role": "assistant", "content": "".join(pieces)})
+        self._close_turn(reason, num_tokens, time.perf_counter() - begun)
+        return True
+
+    def _close_turn(self, reason: str | None, num_tokens: int, elapsed_s: float) -> None:
+        per_s = num_tokens / max(elapsed_s, 1e-9)
+        if self._as_json:
+            answer = self._messages[-1]["content"]
+            line = {"content": answer, "finish_reason": reason, "num_output_tokens": num_tokens}
+            render.print_json({**line, "output_tokens_per_s": round(per_s, 1)}, indent=None)
+            return
+        render.write("\n")
+        note = {"length": ", cut at --max-tokens", "abort": ", stopped"}.get(reason or "", "")
+        render.stderr().print(f"{num_tokens} tokens, {per_s:.1f}/s{note}", style="dim")
+
+    def _fail(self, error: RequestError) -> None:
+        if self._as_json:
+            render.print_json({"error": error_json(error)}, indent=None)
+            return
+        hint = " (/reset forgets the conversation)" if isinstance(error, PromptTooLongError) else ""
+        render.stderr().print(f"[red]{escape(str(error))}[/]{hint}", soft_wrap=True)
+
+    def _reset(self, system: str | None) -> None:
+        self._system = system
+        self._messages = [{"role": "system", "content": system}] if system else []
