@@ -1,0 +1,70 @@
+"""Every layer's keys and values have their own bytes, and the pool's size is arithmetic."""
+
+import logging
+
+import pytest
+import torch
+
+from deepinfer_core.errors import OutOfDeviceMemoryError
+from deepinfer_core.kv.layout import LayerKV, make_layout
+from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks, layer_caches
+
+FULL = LayerKV(kind="full", num_kv_heads=2, head_dim=8, dtype_bytes=2)
+WINDOW = LayerKV(kind="window", num_kv_heads=1, head_dim=4, dtype_bytes=2, window_size=16)
+
+
+def test_views_are_disjoint_and_stay_in_their_block():
+    layout = make_layout([FULL, WINDOW, FULL, WINDOW], block_size=4)
+    pool = allocate_pool(layout, 3, torch.device("cpu"))
+    caches = layer_caches(pool, layout, torch.bfloat16)
+    views = [view for cache in caches for view in (cache.k_cache, cache.v_cache)]
+    for group in layout.groups:
+        pool.zero_()
+        own = [v for layer in group.layers for v in (caches[layer].k_cache, caches[layer].v_cache)]
+        for number, view in enumerate(own, start=1):
+            view[1] = number
+        for number, view in enumerate(own, start=1):
+            assert (view[1] == number).all(), "another view of the group wrote here"
+        assert not pool[0].any()
+        assert not pool[2].any()
+    assert all(view.shape[0] == 3 and view[0].is_contiguous() for view in views)
+
+
+def test_copying_a_page_copies_the_block_in_every_layer():
+    layout = make_layout([FULL, FULL], block_size=4)
+    pool = allocate_pool(layout, 4, torch.device("cpu"))
+    caches = layer_caches(pool, layout, torch.bfloat16)
+    for cache in caches:
+        cache.k_cache[1] = torch.randn(cache.k_cache[1].shape)
+        cache.v_cache[1] = torch.randn(cache.v_cache[1].shape)
+    pool[3] = pool[1]
+    for cache in caches:
+        assert torch.equal(cache.k_cache[3], cache.k_cache[1])
+        assert torch.equal(cache.v_cache[3], cache.v_cache[1])
+
+
+def test_number_of_blocks_follows_from_free_memory_and_is_logged(caplog):
+    layout = make_layout([FULL] * 2, block_size=4)
+    with caplog.at_level(logging.INFO):
+        num_blocks = choose_num_blocks(
+            layout, num_blocks=None, memory_fraction=0.25, free_bytes=layout.page_bytes * 100
+        )
+    assert num_blocks == 25
+    assert "25 blocks" in caplog.text
+    assert f"{layout.page_bytes * 100:,} bytes free x 0.25" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "free_pages"), [(None, 3), (10, 9)], ids=["fraction too small", "too many"]
+)
+def test_a_pool_that_does_not_fit_says_both_numbers(num_blocks, free_pages):
+    layout = make_layout([FULL], block_size=4)
+    with pytest.raises(OutOfDeviceMemoryError, match="cache.memory_fraction") as caught:
+        choose_num_blocks(
+            layout,
+            num_blocks=num_blocks,
+            memory_fraction=0.5,
+            free_bytes=layout.page_bytes * free_pages,
+        )
+    assert caught.value.free_bytes == layout.page_bytes * free_pages
+    assert caught.value.wanted_bytes == layout.page_bytes * (num_blocks or 2)
