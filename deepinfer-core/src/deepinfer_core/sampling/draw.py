@@ -24,6 +24,8 @@ from deepinfer_core.sampling.selection import GROUP, first_max, group_logits
 _QUADS = GROUP // LANES
 _PROBED_GROUPS = 4
 """Promising groups that are computed before the others, for a score to beat."""
+_MIN_PRUNED = 4096
+"""Vocabulary from which pruning costs less than it saves."""
 _TILE_GROUPS = 1024
 """Groups per pass; the random words of a tile (128 KiB each) stay in the cache."""
 
@@ -36,51 +38,54 @@ def draw_dense(logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions:
         seeds, sample_indices, positions: [n] int64.
 
     Returns:
-        [n] int32. Ties go to the lower id.
+        [n] int32. Ties go to the lower id; a valid id even where a row is all -inf or NaN.
     """
-    keys = (seeds, sample_indices, positions)
-    if logits.device.type == "cpu":
-        # Shapes that depend on data cost a wait anywhere else.
-        return _draw_pruned(logits, keys).to(torch.int32)
-    return draw_unpruned(logits, seeds, sample_indices, positions)
+    # Pruning has shapes that depend on data, which cost a wait anywhere but on the CPU.
+    prunes = logits.device.type == "cpu" and logits.shape[1] >= _MIN_PRUNED
+    function = draw_pruned if prunes else draw_unpruned
+    return function(logits, seeds, sample_indices, positions).to(torch.int32)
 
 
 def draw_unpruned(
     logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions: Tensor
 ) -> Tensor:
-    """The same by its definition, with shapes that don't depend on data."""
+    """The draw by its definition, [n] int64."""
     n, vocab_size = logits.shape
     quads = torch.arange(-(-vocab_size // LANES), device=logits.device)
     words = random_words(
         seeds[:, None], sample_indices[:, None], positions[:, None], quads, purpose=PURPOSE_DRAW
     )
     noise = gumbel(torch.stack(words, dim=-1).view(n, -1)[:, :vocab_size])
-    return first_max(logits + noise).to(torch.int32)
+    return first_max(logits + noise)
 
 
-def _draw_pruned(logits: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def draw_pruned(logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions: Tensor) -> Tensor:
+    """The same with little noise computed, [n] int64. On the CPU only."""
     n, vocab_size = logits.shape
+    keys = (seeds, sample_indices, positions)
     groups = group_logits(logits)
     maxima = groups.amax(dim=-1)
     to_beat = _probe(groups, maxima, keys)
     can_win = maxima + MAX_GUMBEL >= to_beat[:, None]
-    token_ids = torch.empty(n, dtype=torch.int64)
+    token_ids = torch.zeros(n, dtype=torch.int64)
     for i in range(n):
-        row_keys = (keys[0][i : i + 1], keys[1][i : i + 1], keys[2][i : i + 1])
-        token_ids[i] = _draw_row(groups[i], maxima[i], can_win[i], to_beat[i], row_keys)
+        group_ids = can_win[i].nonzero()[:, 0]
+        if group_ids.numel():  # none where a row holds NaN
+            row_keys = (seeds[i : i + 1], sample_indices[i : i + 1], positions[i : i + 1])
+            token_ids[i] = _draw_row(groups[i], maxima[i], group_ids, to_beat[i], row_keys)
     return token_ids.clamp_(max=vocab_size - 1)
 
 
 def _draw_row(
     groups: Tensor,
     maxima: Tensor,
-    can_win: Tensor,
+    candidates: Tensor,
     to_beat: Tensor,
     keys: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """The winner of one row, a 0-d id; groups [G, GROUP], maxima and can_win [G]."""
+    """The winner of one row, a 0-d id; groups [G, GROUP], maxima [G], ids of the candidates."""
     scored = []
-    for group_ids in torch.split(can_win.nonzero()[:, 0], _TILE_GROUPS):
+    for group_ids in torch.split(candidates, _TILE_GROUPS):
         words = _group_words(group_ids, keys)
         largest = torch.maximum(words[0].maximum(words[1]), words[2].maximum(words[3]))
         ceiling = maxima.index_select(0, group_ids) + gumbel(largest.amax(dim=-1))
@@ -89,8 +94,6 @@ def _draw_row(
         kept = (ceiling >= to_beat).nonzero()[:, 0]
         scored.append(_scores(groups, group_ids, words, kept))
     group_ids, scores = (torch.cat(parts) for parts in zip(*scored, strict=True))
-    if group_ids.numel() == 0:  # NaN is above nothing
-        return maxima.argmax() * GROUP
     best = scores.view(-1).argmax()
     return group_ids[best // GROUP] * GROUP + best % GROUP
 

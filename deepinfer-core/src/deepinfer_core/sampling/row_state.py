@@ -67,9 +67,7 @@ class RowState:
             self._plain.add(row)
         if self._kinds[row] == "greedy":
             return  # reads none of the following
-        # Rows are divided by it: what is too small for float32 becomes its smallest number.
-        temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
-        floats = torch.tensor([temperature, params.min_p, params.top_p])
+        floats = torch.tensor([params.temperature, params.min_p, params.top_p])
         ints = torch.tensor(
             [_as_int64(start.seed), start.sample_index, max(params.top_k, 0)], dtype=torch.int64
         )

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer_core.errors import UnsupportedSamplingError
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.custom import CustomStages, LogitsStage
@@ -30,10 +29,7 @@ from deepinfer_core.sampling.stages import (
     Stage,
 )
 from deepinfer_core.sampling.step import SampleStep
-from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import RowStart
-
-__all__ = ["SampledTokens", "Sampler"]
 
 
 class Sampler:
@@ -63,7 +59,6 @@ class Sampler:
 
         self._vocab_size = vocab_size
         self._device = device
-        self._stage_names = frozenset(custom_stages or {})
         self._stages_op = bind("sample.stages")
         self._draw_op = bind("sample.draw")
         self._logprobs_op = bind("sample.logprobs")
@@ -81,33 +76,8 @@ class Sampler:
             CustomStages(custom_stages or {}),
         )
 
-    def check(self, params: SamplingParams) -> None:
-        """Refuse parameters that this model or these plugins cannot serve.
-
-        Raises:
-            UnsupportedSamplingError: a token id is outside of the vocabulary, or a custom stage
-                is not known; names both.
-        """
-        for field, ids in (
-            ("allowed_token_ids", params.allowed_token_ids or ()),
-            ("logit_bias", params.logit_bias or ()),
-            ("stop_token_ids", params.stop_token_ids),
-        ):
-            too_large = [i for i in ids if i >= self._vocab_size]
-            if too_large:
-                raise UnsupportedSamplingError(
-                    f"{field} names token {too_large[0]}, the vocabulary has {self._vocab_size}",
-                    field=field,
-                )
-        for name in params.logits_stages:
-            if name not in self._stage_names:
-                known = ", ".join(sorted(self._stage_names)) or "none; no plugin registers any"
-                raise UnsupportedSamplingError(
-                    f"logits_stages names {name!r}, known are: {known}", field="logits_stages"
-                )
-
     def start_row(self, start: RowStart) -> None:
-        """Take a row. Its parameters have passed `check`. Does not wait for the device."""
+        """Take a row. Token ids and stage names are known to exist. Does not wait."""
         self.free_row(start.row)
         self._rows.start_row(start)
         for stage in self._stages:

@@ -22,7 +22,7 @@ def group_logits(logits: Tensor) -> Tensor:
     if vocab_size % GROUP:
         missing = -vocab_size % GROUP
         logits = torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-    return logits.reshape(n, -1, GROUP)
+    return logits.reshape(n, -(-vocab_size // GROUP), GROUP)
 
 
 def first_max(logits: Tensor) -> Tensor:

@@ -203,11 +203,6 @@ class LogitBias:
         return places, biases.to(step.device, non_blocking=True)
 
 
-def history_len(start: RowStart) -> int:
-    """How many tokens behind the one to draw the stages of this row read."""
-    return max((len(word) - 1 for word in start.bad_token_ids), default=0)
-
-
 def pack_bitmask(token_ids: Sequence[int], vocab_size: int) -> Tensor:
     """[ceil(V / 32)] int32 with the bits of `token_ids` set."""
     num_words = -(-vocab_size // 32)

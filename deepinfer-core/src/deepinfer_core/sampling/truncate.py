@@ -16,6 +16,8 @@ from deepinfer_core.sampling.selection import MAX_TOKEN_ID, order_keys
 _INF = float("inf")
 _WEIGHT_ONE = 2.0**40
 """Weight of a token with logit 0: sums over 2^22 tokens stay within int64."""
+_MIN_SELECTED = 4096
+"""Vocabulary from which sorting all of it costs more than selecting first."""
 
 
 def truncate_ranked(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
@@ -44,8 +46,14 @@ def truncate_ranked(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) 
 
 def truncate_whole(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
     """The same for rows [n, V] in order of token ids; `values` may be modified."""
-    if values.device.type != "cpu":
-        return truncate_by_sorting(values, top_k, top_p)
+    # Shapes that depend on data cost a wait anywhere but on the CPU.
+    selects = values.device.type == "cpu" and values.shape[1] >= _MIN_SELECTED
+    function = truncate_by_selecting if selects else truncate_by_sorting
+    return function(values, top_k, top_p)
+
+
+def truncate_by_selecting(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """The same, sorting little where top_p stands alone. On the CPU only."""
     for i in range(values.shape[0]):
         row_k = None if top_k is None or top_k[i] == 0 else top_k[i : i + 1]
         row_p = None if top_p is None or top_p[i] == 1 else top_p[i : i + 1]
@@ -57,7 +65,7 @@ def truncate_whole(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -
 
 
 def truncate_by_sorting(values: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
-    """The same by its definition, with shapes that don't depend on data."""
+    """The same by its definition."""
     ranked, order = values.sort(dim=-1, descending=True, stable=True)
     return torch.empty_like(values).scatter_(1, order, truncate_ranked(ranked, top_k, top_p))
 
