@@ -1,7 +1,6 @@
 """A tiny random model in place, shared by the engines of these tests."""
 
 import pytest
-
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.engine import Engine
 from deepinfer_core.engine_setup import load_model
@@ -28,10 +27,3 @@ def make_engine(model_dir):
 
     make.loaded = loaded
     return make
-
-
-def run(engine):
-    """Drive until idle; checks the accounting at the end."""
-    while engine.has_unfinished:
-        engine.advance()
-    engine.check_integrity()

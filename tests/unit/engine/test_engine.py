@@ -1,13 +1,16 @@
 """The loop on a real (tiny) model: whatever happens around a request, its tokens stay."""
 
+import gc
 import random
-import tracemalloc
 
 import pytest
 import torch
-
+from deepinfer_core.config import EngineConfig
+from deepinfer_core.engine import Engine
 from deepinfer_core.errors import RequestError
+from deepinfer_core.plugins import PluginHost
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
 PROMPTS = [
     [7, 3, 9, 11, 5],
@@ -151,27 +154,13 @@ def test_the_seed_is_random_by_default_and_told(make_engine):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_row_with_nothing_to_draw_ends_alone(make_engine, plain, overlap):
     engine = make_engine(overlap=overlap)
-    bad = engine.add(
-        PROMPTS[0],
-        SamplingParams(
-            max_tokens=5, temperature=0, allowed_token_ids=(9,), logit_bias={9: float("-inf")}
-        )
-        if _accepts_infinite_bias()
-        else SamplingParams(max_tokens=5, allowed_token_ids=(1,), min_tokens=3),
-    )[0]
+    only_eos = SamplingParams(allowed_token_ids=engine.info.eos_token_ids, min_tokens=3)
+    bad = engine.add(PROMPTS[0], only_eos)[0]
     good = ask(engine, 1)[0]
     run(engine)
     assert bad.finish_reason == "error"
     assert isinstance(bad.error, RequestError)
     assert good.output_token_ids == plain[1]
-
-
-def _accepts_infinite_bias():
-    try:
-        SamplingParams(logit_bias={9: float("-inf")})
-    except RequestError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -194,33 +183,29 @@ def test_output_ends_where_the_pool_ends(make_engine):
     assert request.num_tokens == engine.limits.max_pool_tokens
 
 
-def test_a_long_context_costs_nothing_until_it_is_used(model_dir, tmp_path):
-    """A million tokens of max_model_len: no table or pool grows with it."""
-    from deepinfer_core.config import EngineConfig
-    from deepinfer_core.engine import Engine
-    from deepinfer_core.plugins import PluginHost
-    from deepinfer_core.testing.tiny import write_tiny_checkpoint
-
+def test_a_long_context_costs_nothing_until_it_is_used(tmp_path):
+    """A million tokens of max_model_len: neither tables nor rotary angles grow with it."""
     sizes = []
     for length in (1024, 1_000_000):
         path = write_tiny_checkpoint(
             tmp_path / str(length), "llama", max_position_embeddings=length
         )
         config = EngineConfig.from_flat(str(path), dtype="float32", num_blocks=50)
-        tracemalloc.start()
+        before = tensor_bytes()
         engine = Engine.from_config(config, PluginHost(load_entry_points=False))
         request = engine.add(PROMPTS[0], SamplingParams(max_tokens=4, temperature=0))[0]
         run(engine)
-        sizes.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        sizes.append(tensor_bytes() - before)
         assert engine.limits.max_model_len == length
         assert request.num_output_tokens == 4
-        assert all(buffer.numel() < 100_000 for buffer in _tensors(engine))
-    assert sizes[1] < sizes[0] + 100_000
+    assert abs(sizes[1] - sizes[0]) < 1000
 
 
-def _tensors(engine):
-    import gc
-
-    del engine
-    return [t for t in gc.get_objects() if type(t) is torch.Tensor and t.dtype != torch.uint8]
+def tensor_bytes():
+    gc.collect()
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), torch.Tensor) and not tensor.is_meta
+    }
+    return sum(storages.values())

@@ -1,7 +1,6 @@
 """A request that cannot be served is refused before it is queued, with both numbers."""
 
 import pytest
-
 from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
 from deepinfer_core.request_checks import RequestLimits, check_request
 from deepinfer_core.sampling_params import SamplingParams

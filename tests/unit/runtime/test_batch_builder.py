@@ -1,14 +1,13 @@
 """A plan's integers become the tensors that an obvious loop would give."""
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from deepinfer_core.kv.layout import LayerKV, make_layout
 from deepinfer_core.runtime.batch_builder import BatchBuilder
 from deepinfer_core.runtime.kv_cache import allocate_pool, layer_caches
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, BlockUpdate, StepPlan
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 FULL = LayerKV(kind="full", num_kv_heads=2, head_dim=8, dtype_bytes=4)
 WINDOW = LayerKV(kind="window", num_kv_heads=2, head_dim=8, dtype_bytes=4, window_size=32)
@@ -87,7 +86,9 @@ def test_two_built_steps_do_not_share_memory():
     """With overlap a step is built while the one before still runs."""
     _, builder = make_builder(TokenPool(2), max_num_seqs=2)
     builder.update_blocks([BlockUpdate(0, 0, 0, [1]), BlockUpdate(1, 0, 0, [1])])
-    first = StepPlan(0, rows=[0], num_computed_tokens=[0], num_scheduled_tokens=[2], token_ids=[5, 6])
+    first = StepPlan(
+        0, rows=[0], num_computed_tokens=[0], num_scheduled_tokens=[2], token_ids=[5, 6]
+    )
     second = StepPlan(1, rows=[0], num_computed_tokens=[2], num_scheduled_tokens=[1], token_ids=[7])
     built = builder.build(first).batch
     builder.build(second)

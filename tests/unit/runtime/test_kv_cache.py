@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-
 from deepinfer_core.errors import OutOfDeviceMemoryError
 from deepinfer_core.kv.layout import LayerKV, make_layout
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks, layer_caches
@@ -59,7 +58,7 @@ def test_number_of_blocks_follows_from_free_memory_and_is_logged(caplog):
 )
 def test_a_pool_that_does_not_fit_says_both_numbers(num_blocks, free_pages):
     layout = make_layout([FULL], block_size=4)
-    with pytest.raises(OutOfDeviceMemoryError, match="cache.memory_fraction") as caught:
+    with pytest.raises(OutOfDeviceMemoryError, match=r"cache\.memory_fraction") as caught:
         choose_num_blocks(
             layout,
             num_blocks=num_blocks,
