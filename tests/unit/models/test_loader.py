@@ -117,6 +117,26 @@ def test_strict_errors_list_all_names_sorted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"model.norm.weight": None}, "missing"),
+        ({"model.extra.weight": torch.zeros(2)}, "unexpected"),
+        ({"model.norm.weight": torch.zeros(2)}, "mismatched"),
+    ],
+)
+def test_each_kind_of_misfit_is_an_error_alone(
+    change: dict[str, torch.Tensor | None], kind: str, tmp_path: Path
+) -> None:
+    directory = write_tiny_checkpoint(tmp_path, "llama")
+    edit_weights(directory, **change)
+    with pytest.raises(ModelLoadError) as caught:
+        load(directory)
+    assert {
+        name for name in ("missing", "unexpected", "mismatched") if getattr(caught.value, name)
+    } == {kind}
+
+
 def test_nothing_is_allocated_when_names_do_not_fit(tmp_path: Path) -> None:
     directory = write_tiny_checkpoint(tmp_path, "llama")
     edit_weights(directory, **{"model.norm.weight": None})
