@@ -17,44 +17,67 @@ SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 
 _DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS)}
 _SCHEMES = {"quant.act": SCHEMES, "gemm.scaled": SCHEMES}
-_PLANS = {"attn.paged": "paged_plan:plan_paged"}
-
-_NOT_INVARIANT = frozenset(
-    {"act.silu_mul", "gemm.dense", "gemm.scaled", "attn.paged", "attn.merge"}
-    | {"moe.route", "moe.experts", "comm.all_reduce", "comm.reduce_scatter", "rope.apply"}
-)
-"""Ops whose quick reference rounds a row differently in another batch."""
+_REFERENCE_PLANS = {"attn.paged": "paged_plan:plan_paged"}
 _NOT_GRAPH_SAFE = frozenset({"attn.paged", "moe.experts"})
-"""Ops whose reference takes shapes from host values of the step."""
+"""Ops whose references take shapes from host values of the step."""
+_INVARIANT = {
+    "act.silu_mul": "invariant_act:silu_mul",
+    "attn.paged": "invariant_attn:paged",
+    "comm.all_reduce": "invariant_comm:all_reduce",
+    "comm.reduce_scatter": "invariant_comm:reduce_scatter",
+    "gemm.dense": "invariant_gemm:dense",
+    "gemm.scaled": "invariant_gemm:scaled",
+    "moe.experts": "invariant_moe:experts",
+}
+"""Ops whose quick reference rounds a row differently in another batch, and what does not."""
+_INVARIANT_PLANS = {"attn.paged": "invariant_plan:plan_paged"}
 
 
 def reference_kernels() -> list[KernelSpec]:
     """All built-in kernels, in order of op."""
     specs = [spec for spec in OP_SPECS.values() if spec.family != "sample"]
-    return [*map(_reference, specs), *SAMPLE_KERNELS]
+    return [
+        *map(_reference, specs),
+        *(_invariant(spec) for spec in specs if spec.name in _INVARIANT),
+        *SAMPLE_KERNELS,
+    ]
 
 
 def _reference(spec: OpSpec) -> KernelSpec:
-    laws = set(UNIVERSAL_FEATURES)
-    if spec.name in _NOT_INVARIANT:
-        laws.discard("batch_invariant")
-    if spec.name in _NOT_GRAPH_SAFE:
-        laws.discard("graph_safe")
-    plan = _PLANS.get(spec.name)
+    is_invariant = spec.name not in _INVARIANT
     return KernelSpec(
         op=spec.key,
         provider="torch.reference",
         target=spec.reference,
-        caps=_caps(spec, laws),
-        plan=f"{REFERENCE_PACKAGE}.{plan}" if plan else None,
+        caps=_caps(spec, is_invariant=is_invariant),
+        plan=_target(_REFERENCE_PLANS.get(spec.name)),
         priority=0,
     )
 
 
-def _caps(spec: OpSpec, laws: set[str]) -> Caps:
+def _invariant(spec: OpSpec) -> KernelSpec:
+    return KernelSpec(
+        op=spec.key,
+        provider="torch.invariant",
+        target=f"{REFERENCE_PACKAGE}.{_INVARIANT[spec.name]}",
+        caps=_caps(spec, is_invariant=True),
+        plan=_target(_INVARIANT_PLANS.get(spec.name)),
+        # Slower than the reference, so it serves only where invariance is asked for.
+        priority=-1,
+    )
+
+
+def _target(place: str | None) -> str | None:
+    return place and f"{REFERENCE_PACKAGE}.{place}"
+
+
+def _caps(spec: OpSpec, *, is_invariant: bool) -> Caps:
+    refused = set() if is_invariant else {"batch_invariant"}
+    if spec.name in _NOT_GRAPH_SAFE:
+        refused.add("graph_safe")
     return Caps(
         device_kinds=("*",),
         dtypes=_DTYPES.get(spec.name, FLOATS),
         schemes=_SCHEMES.get(spec.name, ()),
-        features=spec.features | laws,
+        features=spec.features | (UNIVERSAL_FEATURES - refused),
     )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.lanes import elementwise
 from deepinfer_core.ops.reference.paged_plan import (
     MAX_BATCHED_QUERIES,
     PagedPlan,
@@ -75,11 +76,14 @@ def paged(
 
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.merge`."""
-    lse = torch.logaddexp(lse1, lse2)
-    # Where both are empty the difference would be nan.
-    floor = lse.clamp(min=torch.finfo(lse.dtype).min)
-    w1, w2 = (lse1 - floor).exp_().unsqueeze(-1), (lse2 - floor).exp_().unsqueeze(-1)
-    return (o1 * w1 + o2 * w2).to(o1.dtype), lse
+    # The floor keeps the difference of two empty sets from being nan.
+    top = torch.maximum(lse1, lse2).clamp_(min=torch.finfo(lse1.dtype).min)
+    w1, w2 = elementwise(torch.exp_, lse1 - top), elementwise(torch.exp_, lse2 - top)
+    total = w1 + w2
+    lse = top + elementwise(torch.log_, total)
+    share = total.clamp(min=torch.finfo(total.dtype).tiny)
+    o = o1 * (w1 / share).unsqueeze(-1) + o2 * (w2 / share).unsqueeze(-1)
+    return o.to(o1.dtype), lse
 
 
 def _attend_fused(

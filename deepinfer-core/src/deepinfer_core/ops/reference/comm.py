@@ -10,14 +10,14 @@ from torch.distributed import ProcessGroup
 
 def all_reduce(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.comm.all_reduce`."""
-    if _world(group) > 1:
+    if world_size(group) > 1:
         dist.all_reduce(x, group=group)
     return x
 
 
 def all_gather(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.comm.all_gather`."""
-    world = _world(group)
+    world = world_size(group)
     if world == 1:
         return x
     out = x.new_empty((world * x.shape[0], *x.shape[1:]))
@@ -27,7 +27,7 @@ def all_gather(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
 
 def reduce_scatter(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.comm.reduce_scatter`."""
-    world = _world(group)
+    world = world_size(group)
     if world == 1:
         return x
     out = x.new_empty((x.shape[0] // world, *x.shape[1:]))
@@ -37,12 +37,13 @@ def reduce_scatter(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
 
 def all_to_all(x: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.comm.all_to_all`."""
-    if _world(group) == 1:
+    if world_size(group) == 1:
         return x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     dist.all_to_all_single(out, x.contiguous(), group=group)
     return out
 
 
-def _world(group: ProcessGroup | None) -> int:
+def world_size(group: ProcessGroup | None) -> int:
+    """Ranks of a group; None is this rank alone."""
     return 1 if group is None else group.size()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.reference.act import silu_mul
+from deepinfer_core.ops.reference.gemm import linear
+from deepinfer_core.ops.reference.lanes import elementwise
 
 
 def route(
@@ -47,17 +51,31 @@ def experts(
     expert_map: Tensor | None = None,
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.moe.experts`."""
+
+    def feed_forward(rows: Tensor, expert: int) -> Tensor:
+        return linear(silu_mul(linear(rows, w13[expert]), limit), w2[expert])
+
+    return run_experts(feed_forward, x, ids, weights, w13.shape[0], expert_map)
+
+
+def run_experts(
+    feed_forward: Callable[[Tensor, int], Tensor],
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    num_experts: int,
+    expert_map: Tensor | None,
+) -> Tensor:
+    """`moe.experts` over any function of (rows of x, local expert)."""
     per_slot = x.new_zeros(ids.numel(), x.shape[1])
-    for expert, slots in assignments(ids, w13.shape[0], expert_map):
-        hidden = silu_mul(F.linear(x[slots // ids.shape[1]], w13[expert]), limit)
-        per_slot[slots] = F.linear(hidden, w2[expert])
-    return sum_slots(per_slot.view(*ids.shape, -1), weights)
+    for expert, slots in _assignments(ids, num_experts, expert_map):
+        per_slot[slots] = feed_forward(x[slots // ids.shape[1]], expert)
+    return _sum_slots(per_slot.view(*ids.shape, x.shape[1]), weights)
 
 
-def assignments(
+def _assignments(
     ids: Tensor, num_experts: int, expert_map: Tensor | None
 ) -> list[tuple[int, Tensor]]:
-    """List (local expert, its flat slots of `ids`), ascending, for each expert that has any."""
     flat = ids.flatten().long()
     if expert_map is not None:
         flat = expert_map.long()[flat]
@@ -68,8 +86,7 @@ def assignments(
     return [(e, slots) for e, slots in enumerate(groups[1:]) if slots.numel()]
 
 
-def sum_slots(per_slot: Tensor, weights: Tensor) -> Tensor:
-    """Sum [T, K, C] over K in order, weighted, in float32; round to the dtype of `per_slot`."""
+def _sum_slots(per_slot: Tensor, weights: Tensor) -> Tensor:
     wide = per_slot.to(torch.promote_types(per_slot.dtype, torch.float32))
     total = wide.new_zeros(wide.shape[0], wide.shape[2])
     for k in range(wide.shape[1]):
@@ -82,10 +99,14 @@ def _score(logits: Tensor, scoring: str) -> Tensor:
     if scoring == "softmax":
         return wide.softmax(dim=-1)
     if scoring == "sigmoid":
-        return wide.sigmoid()
+        return elementwise(torch.sigmoid_, wide)
     if scoring == "sqrtsoftplus":
-        return F.softplus(wide).sqrt()
+        return elementwise(_softplus_, wide).sqrt_()
     raise ValueError(f"no scoring {scoring!r}; known: softmax, sigmoid, sqrtsoftplus")
+
+
+def _softplus_(x: Tensor) -> Tensor:
+    return x.copy_(F.softplus(x))
 
 
 def _keep_groups(ranked: Tensor, num_groups: int, top_groups: int, best: int) -> Tensor:

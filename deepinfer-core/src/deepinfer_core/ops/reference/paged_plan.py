@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -140,11 +141,8 @@ class PagedPlan:
 
     def __init__(self, meta: AttentionMeta) -> None:
         self.parts = split(meta.query_lens, meta.seq_len_bounds, meta.block_size)
-        starts = [0]
-        for length in meta.query_lens:
-            starts.append(starts[-1] + length)
         self._meta = meta
-        self.rows = [_rows_of(part, starts, meta.positions.device) for part in self.parts]
+        self.rows = [rows_of(part, meta.query_lens, meta.positions.device) for part in self.parts]
         """Rows of q, [R * L] int64, request by request."""
         self.is_whole_batch = len(self.parts) == 1 and self.parts[0].requests == list(
             range(meta.num_reqs)
@@ -168,15 +166,31 @@ def plan_paged(problem: Problem | None, meta: AttentionMeta) -> PagedPlan:
     return PagedPlan(meta)
 
 
-def split(query_lens: Sequence[int], seq_len_bounds: Sequence[int], block_size: int) -> list[Part]:
-    """Cut a batch into parts: short queries batched by length, long ones in tiles."""
+def split(
+    query_lens: Sequence[int],
+    seq_len_bounds: Sequence[int],
+    block_size: int,
+    *,
+    max_batched_queries: int = MAX_BATCHED_QUERIES,
+    max_tile_queries: int = MAX_TILE_QUERIES,
+    max_tile_pairs: int = MAX_TILE_PAIRS,
+) -> list[Part]:
+    """Cut a batch into parts: short queries batched by length, long ones in tiles.
+
+    Args:
+        max_batched_queries: what counts as short.
+        max_tile_queries: of a long query.
+        max_tile_pairs: queries times keys of a tile.
+    """
     parts: list[Part] = []
     batched: dict[int, list[int]] = {}
     for request, num_queries in enumerate(query_lens):
-        if 0 < num_queries <= MAX_BATCHED_QUERIES:
-            batched.setdefault(num_queries, []).append(request)
+        bound = seq_len_bounds[request]
+        if num_queries > max_batched_queries:
+            size = max(16, min(max_tile_queries, max_tile_pairs // bound))
+            parts.extend(_tiles(request, num_queries, bound, size))
         elif num_queries:
-            parts.extend(_tiles(request, num_queries, seq_len_bounds[request]))
+            batched.setdefault(num_queries, []).append(request)
     for num_queries, requests in batched.items():
         for bucket in _buckets(requests, seq_len_bounds, block_size):
             longest = max(seq_len_bounds[request] for request in bucket)
@@ -188,8 +202,15 @@ def split(query_lens: Sequence[int], seq_len_bounds: Sequence[int], block_size: 
     return parts
 
 
-def _tiles(request: int, num_queries: int, bound: int) -> list[Part]:
-    size = max(16, min(MAX_TILE_QUERIES, MAX_TILE_PAIRS // bound))
+def rows_of(part: Part, query_lens: Sequence[int], device: torch.device) -> Tensor:
+    """The part's rows of q, [R * L] int64, request by request."""
+    starts = [0, *accumulate(query_lens)]
+    first = [starts[request] + part.first_query for request in part.requests]
+    rows = torch.tensor(first).unsqueeze(1) + torch.arange(part.num_queries)
+    return rows.flatten().to(device)
+
+
+def _tiles(request: int, num_queries: int, bound: int, size: int) -> list[Part]:
     tiles = []
     for first in range(0, num_queries, size):
         count = min(size, num_queries - first)
@@ -219,9 +240,3 @@ def _buckets(
 
 def _fits_together(shortest: int, longest: int) -> bool:
     return longest <= max(PADDING * shortest, shortest + PADDING_BLOCKS)
-
-
-def _rows_of(part: Part, starts: Sequence[int], device: torch.device) -> Tensor:
-    first = [starts[request] + part.first_query for request in part.requests]
-    rows = torch.tensor(first).unsqueeze(1) + torch.arange(part.num_queries)
-    return rows.flatten().to(device)
