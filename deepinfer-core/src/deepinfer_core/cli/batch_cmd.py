@@ -65,12 +65,12 @@ def batch(
     SamplingParams(**defaults)  # a wrong option is told now, not once for each row
     if overwrite and resume:
         raise ConfigError("--overwrite and --resume exclude each other")
-    if overwrite:
-        _delete(output)
     # Before the model is loaded, which may take minutes.
-    check_paths(source, output, resume=resume)
+    check_paths(source, output, resume=resume, overwrite=overwrite)
     run_batch = load_target(RUN_BATCH)
     with open_llm(engine) as llm, ExitStack() as stack:
+        if overwrite:
+            _delete(output)
         report = None if as_json else _Bar(stack)
         summary = run_batch(llm, source, output, resume=resume, defaults=defaults, report=report)
     _print(summary, output, as_json=as_json)

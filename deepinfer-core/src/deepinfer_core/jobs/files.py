@@ -14,18 +14,31 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".journal")
 
 
-def check_paths(source: Path, output: Path, *, resume: bool) -> None:
-    """Refuse whatever would overwrite or mix up results.
+def check_paths(
+    source: Path, output: Path, *, resume: bool = False, overwrite: bool = False
+) -> None:
+    """Refuse an input that cannot be read, and whatever would overwrite or mix up results.
+
+    Args:
+        overwrite: results of an earlier job may go.
 
     Raises:
         ConfigError: says which file is in the way and what to do.
     """
     journal = journal_path(output)
-    if source.exists() and output.exists() and os.path.samefile(source, output):
+    try:
+        source.open("rb").close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the batch file: {error.strerror}", field="input", value=str(source)
+        ) from error
+    if output.exists() and os.path.samefile(source, output):
         raise ConfigError("input and output are the same file", field="output", value=str(output))
     if output.is_dir() or not output.parent.is_dir():
         problem = "is a directory" if output.is_dir() else "lies in a directory that does not exist"
         raise ConfigError(f"the output {problem}", field="output", value=str(output))
+    if overwrite:
+        return
     if resume and output.exists() and not journal.exists():
         raise ConfigError(
             f"there is nothing to resume: {output.name} exists but its journal {journal.name} "

@@ -1,0 +1,390 @@
+"""The commands on scripted tokens: what they print, and their exit codes."""
+
+import io
+import json
+import re
+import signal
+import sys
+
+import pytest
+import typer
+from deepinfer_core import cli
+from deepinfer_core.errors import EngineError
+from deepinfer_core.plugin_api import CommandSpec, PluginInfo, hookimpl
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.testing.fake_engine import FakeEngine
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+TERMINAL = Terminal()
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    engine = FakeEngine()
+    monkeypatch.setattr(
+        "deepinfer_core.faces.setup.Engine.from_config", lambda config, host: engine
+    )
+    return engine
+
+
+@pytest.fixture
+def say(engine):
+    def say(text):
+        ids = engine.tokenizer.encode(text)
+        engine._reply = lambda prompt, index: ids
+
+    return say
+
+
+@pytest.fixture
+def run(engine, capsys, monkeypatch):
+    """Run a command line; returns exit code, standard output and standard error."""
+
+    def run(*words, stdin=""):
+        monkeypatch.setattr(sys, "stdin", stdin if stdin is TERMINAL else io.StringIO(stdin))
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+M = ("-m", "fake")
+
+
+def interrupt_at_step(engine, number):
+    advance, steps = engine.advance, []
+
+    def advance_and_interrupt():
+        steps.append(1)
+        if len(steps) == number:
+            signal.raise_signal(signal.SIGINT)
+        return advance()
+
+    engine.advance = advance_and_interrupt
+
+
+# ---- generate
+
+
+def test_one_answer_is_printed_plainly(run):
+    code, out, err = run("generate", *M, "abc")
+    assert (code, out) == (0, "cba\n")
+    assert re.search(r"prompt 3 tokens, [\d.,]+/s; output 4 tokens, [\d.,]+/s", err)
+
+
+def test_several_answers_have_headings(run):
+    _, out, _ = run("generate", *M, "abc", "xyz", "--n", "2")
+    assert [line for line in out.splitlines() if "─" not in line] == ["cba", "cba", "zyx", "zyx"]
+    assert "0.1  abc" in out
+
+
+def test_generate_json(run):
+    code, out, _ = run("generate", *M, "abc", "", "--json", "--logprobs", "0", "--seed", "9")
+    assert code == 1
+    answer = json.loads(out)
+    first, second = answer["results"]
+    assert first["prompt"] == "abc"
+    assert first["outputs"][0]["text"] == "cba"
+    assert first["outputs"][0]["seed"] == 9
+    assert len(first["outputs"][0]["logprobs"]) == len(first["outputs"][0]["token_ids"]) == 4
+    assert "empty" in second["error"]["message"]
+    assert answer["speed"]["num_output_tokens"] == 4
+
+
+def test_a_failed_prompt_is_told_and_the_others_answered(run):
+    code, out, err = run("generate", *M, "abc", "x" * 5000)
+    assert code == 1
+    assert "cba" in out
+    assert "prompt 1: prompt has 5000 tokens" in err
+
+
+def test_sampling_options_reach_the_request(run, say):
+    say("one two three")
+    _, out, _ = run("generate", *M, "p", "--stop", "two", "--stop", "zzz")
+    assert out == "one \n"
+    _, out, _ = run("generate", *M, "p", "--stop", "two", "--include-stop-str-in-output")
+    assert out == "one two\n"
+    _, out, _ = run("generate", *M, "p", "--max-tokens", "2")
+    assert out == "one\n"
+
+
+def test_generate_ends_after_256_tokens_unless_told_otherwise(run):
+    _, out, _ = run("generate", *M, "x" * 300)
+    assert out == "x" * 256 + "\n"
+    _, out, _ = run("generate", *M, "x" * 300, "--max-tokens", "0")
+    assert out == "x" * 300 + "\n"
+
+
+def test_the_prompt_may_come_through_a_pipe(run):
+    assert run("generate", *M, stdin="abc")[1] == "cba\n"
+
+
+def test_generate_stream(run):
+    code, out, _ = run("generate", *M, "--stream", "abc", "xyz")
+    assert (code, out) == (0, "cba\nzyx\n")
+    code, out, _ = run("generate", *M, "--stream", "--json", "abc", "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert "".join(line["text"] for line in lines[:-1]) == "cba"
+    assert lines[-2]["finish_reason"] == "stop"
+    assert lines[-1]["prompt"] == 1
+    assert "empty" in lines[-1]["error"]["message"]
+
+
+def test_ctrl_c_prints_what_there_is_and_exits_with_130(run, engine):
+    interrupt_at_step(engine, 30)
+    code, out, _ = run("generate", *M, "abc", "x" * 3000, "--max-tokens", "0")
+    assert code == 130
+    assert "cba" in out
+    assert "xxxx" in out
+
+
+# ---- chat
+
+
+def test_chat_keeps_the_conversation(run, engine):
+    prompts = []
+
+    def reply(prompt, index):
+        prompts.append(engine.tokenizer.decode(prompt, skip_special_tokens=False))
+        return engine.tokenizer.encode(f"answer {len(prompts)}")
+
+    engine._reply = reply
+    lines = "first\n\nsecond\n/reset\nthird\n/system Be brief.\nfourth\n/exit\nfifth\n"
+    code, out, err = run("chat", *M, stdin=lines)
+    assert (code, out) == (0, "answer 1\nanswer 2\nanswer 3\nanswer 4\n")
+    user = "<|im_start|>user\n{}<|im_end|>".format
+    assistant = "<|im_start|>assistant\n"
+    assert prompts == [
+        user("first") + assistant,
+        user("first") + assistant + "answer 1<|im_end|>" + user("second") + assistant,
+        user("third") + assistant,
+        "<|im_start|>system\nBe brief.<|im_end|>" + user("fourth") + assistant,
+    ]
+    assert "tokens" in err
+
+
+def test_chat_once_and_json(run, say):
+    say("hello")
+    assert run("chat", *M, "--once", "hi")[1] == "hello\n"
+    _, out, _ = run("chat", *M, "--once", "hi", "--json", "--system", "s")
+    assert json.loads(out)["content"] == "hello"
+    assert json.loads(out)["finish_reason"] == "stop"
+
+
+def test_a_turn_that_fails_is_forgotten(run, engine):
+    code, out, err = run("chat", *M, stdin=f"{'x' * 5000}\nab\n")
+    assert code == 1
+    assert "/reset" in err
+    assert out.endswith("\n")
+    assert "x" not in out
+
+
+def test_an_unknown_command_in_a_chat_shows_help(run):
+    code, out, err = run("chat", *M, stdin="/nope\n")
+    assert (code, out) == (0, "")
+    assert "/system TEXT" in err
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(run, engine, monkeypatch):
+    """At a terminal the conversation goes on; the partial answer is part of it."""
+    from deepinfer_core.cli import chat_cmd
+
+    answers = iter(["a" * 3000, "done"])
+    prompts = []
+
+    def reply(prompt, index):
+        prompts.append(engine.tokenizer.decode(prompt, skip_special_tokens=False))
+        return engine.tokenizer.encode(next(answers))
+
+    engine._reply = reply
+    monkeypatch.setattr(chat_cmd, "_typed_lines", lambda: iter(["one", "two"]))
+    from deepinfer_core.faces.streams import TokenStream
+
+    take, taken = TokenStream.__next__, []
+
+    def take_and_interrupt(stream):
+        taken.append(1)
+        if len(taken) == 5:
+            raise KeyboardInterrupt
+        return take(stream)
+
+    monkeypatch.setattr(TokenStream, "__next__", take_and_interrupt)
+    code, out, err = run("chat", *M, "--max-tokens", "0", stdin=TERMINAL)
+    assert code == 0
+    assert out == "aaaa\ndone\n"
+    assert "stopped" in err
+    assert "assistant\naaaa<|im_end|>" in prompts[1]
+
+
+# ---- batch
+
+
+def test_batch_writes_the_file_and_says_how_fast(run, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = [{"id": n, "prompt": f"text {n}"} for n in range(5)]
+    source.write_text("\n".join(map(json.dumps, rows)) + "\nbad\n")
+    code, out, err = run("batch", source, output, *M, "--max-tokens", "4")
+    assert (code, out) == (0, "")
+    assert "6 of 6 rows done, 1 with an error" in err
+    assert re.search(r"prompt 30 tokens, .*; output 20 tokens, .*/s", err)
+    results = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [r["outputs"][0]["text"] for r in results[:5]] == [f"{n} tx"[:4] for n in range(5)]
+    assert results[5]["line"] == 6
+
+    code, _, err = run("batch", source, output, *M)
+    assert code == 2
+    assert "--resume" in err
+    code, out, _ = run("batch", source, output, *M, "--max-tokens", "4", "--resume", "--json")
+    assert code == 0
+    assert json.loads(out)["num_resumed"] == 6
+    code, out, _ = run("batch", source, output, *M, "--overwrite", "--json")
+    assert json.loads(out)["num_resumed"] == 0
+    assert run("batch", source, output, *M, "--overwrite", "--resume")[0] == 2
+
+
+def test_batch_refuses_bad_paths_and_options_before_the_model_is_loaded(run, tmp_path, monkeypatch):
+    def load(config, host):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("deepinfer_core.faces.setup.Engine.from_config", load)
+    source = tmp_path / "in.jsonl"
+    code, _, err = run("batch", source, tmp_path / "out.jsonl", *M)
+    assert code == 2
+    assert "cannot read" in err
+    source.write_text("{}\n")
+    assert run("batch", source, tmp_path / "no" / "out.jsonl", *M)[0] == 2
+    assert run("batch", source, tmp_path / "out.jsonl", *M, "--top-p", "7")[0] == 1
+    assert run("batch", source, source, *M, "--overwrite")[0] == 2
+    assert source.exists()
+
+
+def test_batch_ctrl_c_exits_with_130_and_says_how_to_go_on(run, engine, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "prompt": "abc"}) + "\n" for n in range(50)))
+    interrupt_at_step(engine, 8)
+    code, _, err = run("batch", source, output, *M)
+    assert code == 130
+    assert "--resume" in err
+    assert run("batch", source, output, *M, "--resume")[0] == 0
+    assert len(output.read_text().splitlines()) == 50
+
+
+# ---- score
+
+
+def test_score_prints_a_table_or_json(run):
+    code, out, _ = run("score", *M, "--context", "ab", "cd", "e")
+    assert code == 0
+    assert "'cd'" in out
+    _, out, _ = run("score", *M, "--context", "ab", "cd", "--json")
+    (result,) = json.loads(out)
+    assert result["total_logprob"] == -1.0
+    assert result["num_context_tokens"] == 2
+
+
+def test_score_reads_pairs_from_a_file(run, tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(
+        '{"context": "ab", "continuation": "c"}\n\n{"context": [5], "continuation": [6]}\n'
+    )
+    _, out, _ = run("score", *M, "--file", file, "--json")
+    assert [r["num_context_tokens"] for r in json.loads(out)] == [2, 1]
+    for bad in ("nonsense", '{"context": "a"}', "[1]"):
+        file.write_text(f'{{"context": "a", "continuation": "b"}}\n{bad}\n')
+        code, _, err = run("score", *M, "--file", file)
+        assert code == 2
+        assert "line 2" in err
+    assert run("score", *M, "--file", tmp_path / "none")[0] == 2
+    assert run("score", *M)[0] == 2
+
+
+def test_a_pair_that_cannot_be_scored_is_told(run):
+    code, out, _ = run("score", *M, "--context", "ab", "", "c", "--json")
+    assert code == 1
+    first, second = json.loads(out)
+    assert "empty" in first["error"]["message"]
+    assert second["is_greedy"] in (True, False)
+
+
+# ---- errors and plugins
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["generate", "x"], 2, "no model: give a path with --model"),
+        (["generate", "-m", "x", "--set", "nope=1", "x"], 2, "unknown field nope"),
+        (["generate", "-m", "x", "--dtype", "float7", "x"], 2, "float7"),
+        (["generate", "-m", "x", "--nope", "x"], 2, "No such option"),
+        (["generate", "-m", "x", "--max-tokens", "many", "x"], 2, "integer"),
+        (["generate", "-m", "x", "--temperature=-1", "x"], 1, "temperature"),
+        (["generate", "-m", "x", "--logit-bias", "5", "x"], 2, "ID=BIAS"),
+        (["generate", "-m", "x", "--config", "/no/such.toml", "x"], 2, "/no/such.toml"),
+        (["nope"], 2, "nope"),
+        (["config", "nope"], 2, "nope"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(run, words, code, message):
+    got, out, err = run(*words)
+    assert got == code
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_the_traceback_is_shown_on_request(run, engine):
+    engine.fail_next_step = EngineError("boom")
+    code, _, err = run("generate", *M, "x")
+    assert code == 1
+    assert err.strip() == "EngineError: boom"
+    _, _, err = run("--debug", "generate", *M, "x")
+    assert "Traceback" in err
+
+
+def test_version_and_no_command(run):
+    assert run("--version")[1].startswith("deepinfer 0.")
+    _, out, err = run()
+    assert "generate" in out + err
+
+
+class WithCommands:
+    @hookimpl
+    def deepinfer_plugin_info(self):
+        return PluginInfo("acme", "1", "Acme", api=">=1.0,<2")
+
+    @hookimpl
+    def deepinfer_commands(self):
+        return [
+            CommandSpec("greet", f"{__name__}:greet", "Greet somebody."),
+            CommandSpec("tools", f"{__name__}:tools", "Several."),
+            CommandSpec("chat", f"{__name__}:greet", "Takes a name of core's."),
+        ]
+
+
+def greet(name: str) -> None:
+    typer.echo(f"hello {name}")
+
+
+tools = typer.Typer()
+tools.command("one")(lambda: typer.echo("one"))
+tools.command("two")(lambda: typer.echo("two"))
+
+
+def test_commands_of_plugins(run, monkeypatch):
+    host = PluginHost(load_entry_points=False)
+    host.register(WithCommands(), name="acme")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    monkeypatch.setattr(cli, "PluginHost", lambda: host)
+    assert run("greet", "you")[:2] == (0, "hello you\n")
+    assert run("tools", "two")[:2] == (0, "two\n")
+    _, out, err = run("--help")
+    assert "Greet somebody." in out
+    assert "command chat of a plugin is core's already" in err
