@@ -125,9 +125,10 @@ def test_an_empty_directory(tmp_path: Path) -> None:
     assert open_error(tmp_path) == f"{tmp_path}: no config.json"
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    message = open_error(tmp_path / "absent")
-    assert "no such file or directory, and no hub id (owner/name)" in message
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "models/absent.gguf", "absent", "../a/b"])
+def test_nothing_there(path: str) -> None:
+    """A misspelt file must not be looked for on the hub."""
+    assert f"{path}: no such file or directory, and no hub id (owner/name)" in open_error(path)
 
 
 def test_a_hub_id_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

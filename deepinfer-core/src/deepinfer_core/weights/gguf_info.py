@@ -5,7 +5,10 @@ So a model class reads one kind of configuration, whatever file it came in.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.models.decoder_config import read_head_dim
@@ -71,7 +74,7 @@ def read_gguf_info(header: GGUFHeader, registry: ModelRegistry) -> ModelInfo:
     architecture, model_type = ARCHITECTURES[arch]
     fields = _hf_fields(header, arch) | {"model_type": model_type, "architectures": [architecture]}
     ends = (header.metadata.get(f"tokenizer.ggml.{key}") for key in END_KEYS)
-    defaults = {name: header.metadata.get(key) for name, key in SAMPLING_KEYS.items()}
+    defaults = _present(header, SAMPLING_KEYS)
     return ModelInfo(
         architecture=architecture,
         model_type=model_type,
@@ -82,14 +85,14 @@ def read_gguf_info(header: GGUFHeader, registry: ModelRegistry) -> ModelInfo:
         dtype=_main_dtype(header),
         path=header.path,
         tokenizer_source=TokenizerSource("gguf", header.path),
-        generation_defaults={name: v for name, v in defaults.items() if v is not None},
+        generation_defaults=defaults,
     )
 
 
 def _hf_fields(header: GGUFHeader, arch: str) -> dict[str, Any]:
     """The file's facts under the names of a `config.json`."""
-    fields = {name: header.metadata.get(f"{arch}.{key}") for name, key in CONFIG_KEYS.items()}
-    if arch == "llama" and fields["num_experts"]:
+    fields = _present(header, CONFIG_KEYS, f"{arch}.")
+    if arch == "llama" and fields.get("num_experts"):
         raise ModelLoadError(f"{header.path}: a llama with experts (Mixtral) is not supported")
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
@@ -98,19 +101,31 @@ def _hf_fields(header: GGUFHeader, arch: str) -> dict[str, Any]:
     fields["tie_word_embeddings"] = "output.weight" not in tensors
     fields["attention_bias"] = "blk.0.attn_output.bias" in tensors
     fields["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
+    # Without a stated size heads share the hidden size, in every architecture of this format.
+    fields["head_dim"] = read_head_dim(RawConfig(fields, str(header.path)))
     if rotary_dim := header.metadata.get(f"{arch}.rope.dimension_count"):
-        head_dim = read_head_dim(RawConfig(fields, str(header.path)))
-        fields["partial_rotary_factor"] = rotary_dim / head_dim
+        fields["partial_rotary_factor"] = rotary_dim / fields["head_dim"]
     fields["rope_scaling"] = _rope_scaling(header, arch)
     if arch == "qwen3moe":
         # Files that do not say were written for models that renormalise.
-        fields["norm_topk_prob"] = fields["norm_topk_prob"] is not False
+        fields.setdefault("norm_topk_prob", True)
         fields["mlp_only_layers"] = [
             layer
             for layer in range(RawConfig(fields, str(header.path)).size("num_hidden_layers"))
             if f"blk.{layer}.ffn_gate_inp.weight" not in tensors
         ]
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields
+
+
+def _present(header: GGUFHeader, keys: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
+    """The keys that the file has, under our names."""
+    found = {name: header.metadata.get(prefix + key) for name, key in keys.items()}
+    # Numbers were written as float32; the shortest decimal is what their author meant.
+    return {
+        name: float(str(np.float32(value))) if isinstance(value, float) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _rope_scaling(header: GGUFHeader, arch: str) -> dict[str, Any] | None:
@@ -120,8 +135,7 @@ def _rope_scaling(header: GGUFHeader, arch: str) -> dict[str, Any] | None:
     kind = header.metadata.get(f"{arch}.rope.scaling.type")
     if kind in (None, "none"):
         return None
-    values = {name: header.metadata.get(f"{arch}.{key}") for name, key in ROPE_KEYS.items()}
-    return {"rope_type": kind} | {name: v for name, v in values.items() if v is not None}
+    return {"rope_type": kind} | _present(header, ROPE_KEYS, f"{arch}.")
 
 
 def _main_dtype(header: GGUFHeader) -> str:

@@ -12,8 +12,8 @@ PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether the text has the form `owner/name`."""
-    return HUB_ID.fullmatch(model) is not None
+    """Whether the text has the form `owner/name`, and does not mean a file."""
+    return HUB_ID.fullmatch(model) is not None and not model.endswith(".gguf")
 
 
 def download_checkpoint(model: str, revision: str | None, *, with_weights: bool) -> Path:
