@@ -223,6 +223,19 @@ def test_each_rule_cuts_where_it_should(
     assert [CUT[start:end] for _, (start, end) in cut] == pieces
 
 
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-v3"]
+)
+@pytest.mark.parametrize("end", ["x", "1", "世", "\n", ""])
+def test_a_long_run_of_spaces_takes_no_quadratic_time(
+    real_metadata: dict[str, Any], pre: str, end: str
+) -> None:
+    """One rule took minutes for a hundred thousand of them."""
+    tokenizer = tokenizer_from_metadata({**real_metadata, "tokenizer.ggml.pre": pre}, name="test")
+    text = " " * 200_000 + end
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
 def test_composed_characters_where_the_model_learned_them(real_metadata: dict[str, Any]) -> None:
     qwen2 = tokenizer_from_metadata({**real_metadata, "tokenizer.ggml.pre": "qwen2"}, name="test")
     assert qwen2.encode("e\u0301") == qwen2.encode("é")

@@ -284,6 +284,19 @@ def test_a_template_reaches_nothing_outside(source: str) -> None:
     assert text == ""
 
 
+def test_a_list_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RequestError, match="tools is nested deeper than 100"):
+        ChatTemplate("{{ tools }}").render(CHATS["one"], tools=[{"a": endless}])
+
+
+def test_half_a_character_in_a_message_is_found_when_it_is_encoded(byte_level: Tokenizer) -> None:
+    text = ChatTemplate(TEMPLATES["tools"]).render([{"role": "user", "content": "a\ud800"}])
+    with pytest.raises(RequestError, match="lone surrogate"):
+        byte_level.encode(text)
+
+
 def test_rendering_changes_no_message() -> None:
     chat = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
     ChatTemplate(TEMPLATES["chatml"]).render(chat, continue_final_message=True)

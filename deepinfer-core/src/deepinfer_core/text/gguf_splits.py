@@ -54,7 +54,9 @@ _DEEPSEEK_LLM = Split(
         r"[\r\n]",
         f"\\s?[{_CASED_LETTERS}]+",
         "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-        r"\s+$",
+        # The file has `\s+$`, which takes quadratic time over a long run of spaces; the look
+        # behind gives the same matches and tries a run only once.
+        r"(?<!\s)\s+$",
         "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
         r"\p{N}+",
     )

@@ -20,6 +20,8 @@ from deepinfer_core.errors import ConfigError, RequestError
 from deepinfer_core.text.template_sandbox import make_environment
 
 _DEFAULT, _TOOL_USE = "default", "tool_use"
+_MAX_DEPTH = 100
+"""Of messages and tools; a list that holds itself would never end."""
 _CONTINUE_MARK = "\ue0c0continue\ue0c1"
 """Private-use characters, which no conversation holds by chance; removed from the result."""
 
@@ -92,7 +94,7 @@ class ChatTemplate:
         text = chosen.render(
             {
                 **self._special_tokens,
-                **_plain(variables, "template variables"),
+                **_plain(variables, "chat_template_kwargs"),
                 "messages": chat,
                 "tools": _checked_tools(tools),
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
@@ -230,19 +232,20 @@ def _checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | Non
     return [_plain(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
     """Copy JSON data, so that a template cannot reach methods of anything else."""
+    field = where.split("[")[0].split(".")[0]
+    if depth > _MAX_DEPTH:
+        raise RequestError(f"{field} is nested deeper than {_MAX_DEPTH} levels", field=field)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {str(k): _plain(v, f"{where}.{k}", depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    raise RequestError(
-        f"{where} must be JSON data, not {type(value).__name__}", field=where.split("[")[0]
-    )
+        return [_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
+    raise RequestError(f"{where} must be JSON data, not {type(value).__name__}", field=field)
 
 
 def _mark_final_message(chat: list[dict[str, Any]]) -> None:
