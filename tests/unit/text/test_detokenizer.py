@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 
 import pytest
+from deepinfer_core.text.decoding import Decoding
 from deepinfer_core.text.detokenizer import IncrementalDetokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 from hypothesis import HealthCheck, given, settings
@@ -134,6 +136,19 @@ def test_a_decoder_that_cannot_be_followed_is_still_streamed(other: Tokenizer) -
     texts, rest = stream(other, ids, [2])
     assert "".join([*texts, rest]) == other.decode(ids) == "ab bc  a"
     assert texts[0] == "ab"
+
+
+@fixtures_are_shared
+@given(data=st.data(), skip=st.booleans())
+def test_a_window_gives_what_following_gives(
+    byte_level: Tokenizer, data: st.DataObject, skip: bool
+) -> None:
+    windowed = copy.copy(byte_level)
+    windowed.decoding = Decoding("other")
+    ids = data.draw(interesting_ids(byte_level))
+    sizes = data.draw(st.lists(st.integers(0, 5), max_size=8))
+    texts, rest = stream(windowed, ids, sizes, skip_special_tokens=skip)
+    assert "".join([*texts, rest]) == byte_level.decode(ids, skip_special_tokens=skip)
 
 
 def test_a_long_stream_holds_no_history(real: Tokenizer) -> None:
