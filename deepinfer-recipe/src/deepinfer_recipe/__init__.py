@@ -18,3 +18,18 @@ from .conversation import (
 from .prompts import DeepseekV4Encoding, DeepseekV41Encoding, RenderedPrompt
 from .specials import IMAGE_SPECIAL_TOKEN_ID, SpecialToken, SpecialTokens
 from .tokenizer import Tokenizer
+from .parsing import ParsingOptions, ThinkingInitialStage
+from .replies.chat import ChatCompletionChunk, ChatCompletionChunkGenerator, ChatCompletionResponse
+from .replies.messages import MessagesChunkGenerator, MessagesResponse, MessagesStreamEvent
+from .replies.responses import ResponsesChunkGenerator, ResponsesResponse, ResponsesStreamEvent
+from .requests.chat import ChatCompletionRequest
+from .requests.converted import ConversationRequest, InferenceOptions, OutputConstraint
+from .requests.errors import ConversionError
+from .requests.options import (
+    ConversionOptions,
+    ModelVersion,
+    ReasoningContentBehavior,
+    WebSearchBehavior,
+)
+from .streaming.chunks import InferenceChunk, InferenceFinishReason, PromptUsage
+from .streaming.processor import StreamProcessor

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from decimal import Decimal
 from json.encoder import encode_basestring as _quote
 from typing import Any
@@ -60,7 +61,7 @@ def from_python(value: Any) -> Any:
 
 def dumps_spaced(value: Any) -> str:
     """Write `value` with ", " and ": " as prompts show it; non-ASCII text stays as it is."""
-    return _dump(value, ", ", ": ")
+    return _dump(value, _PYTHON_ENCODER)
 
 
 def dumps_python(value: Any) -> str:
@@ -70,7 +71,7 @@ def dumps_python(value: Any) -> str:
 
 def dumps_compact(value: Any) -> str:
     """Write `value` without any space; non-ASCII text stays as it is."""
-    return _dump(value, ",", ":")
+    return _dump(value, _COMPACT_ENCODER)
 
 
 def quote(text: str) -> str:
@@ -95,15 +96,23 @@ def format_float(value: float) -> str:
     return f"{prefix}{mantissa}e{point - 1:+d}".replace("e+0", "e+").replace("e-0", "e-")
 
 
-def _dump(value: Any, comma: str, colon: str) -> str:
+def _dump(value: Any, encoder: json.JSONEncoder) -> str:
+    text = encoder.encode(value)
+    # The two forms differ only where Python writes an exponent; text that looks so costs time only.
+    if _EXPONENT.search(text) is None:
+        return text
+    return _write(value, encoder.item_separator, encoder.key_separator)
+
+
+def _write(value: Any, comma: str, colon: str) -> str:
     kind = type(value)
     if kind is str:
         return _quote(value)
     if kind is dict:
-        members = (_quote(key) + colon + _dump(item, comma, colon) for key, item in value.items())
+        members = (_quote(key) + colon + _write(item, comma, colon) for key, item in value.items())
         return "{" + comma.join(members) + "}"
     if kind is list:
-        return "[" + comma.join([_dump(item, comma, colon) for item in value]) + "]"
+        return "[" + comma.join([_write(item, comma, colon) for item in value]) + "]"
     if kind is bool:
         return "true" if value else "false"
     if value is None:
@@ -187,6 +196,10 @@ def _refuse_constant(name: str) -> Any:
 
 
 _PYTHON_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+_COMPACT_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":")
+)
+_EXPONENT = re.compile(r"\de[-+]\d")
 _DECODER = json.JSONDecoder(
     parse_int=_parse_int, parse_float=_parse_float, parse_constant=_refuse_constant
 )

@@ -7,8 +7,9 @@ turn into a placeholder.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from ..arguments import check_bool, check_list, check_optional_str, check_str
 from ..specials import SpecialToken
@@ -110,6 +111,13 @@ class _ImageMessage(Message):
     def segments(self) -> Sequence[Segment]:
         """The content, split at its image placeholders; no segment is empty."""
         return self._segments
+
+    def with_segments(self, segments: Sequence[Segment]) -> Self:
+        """Return the message with its placeholders where the segments have them."""
+        message = copy.copy(self)
+        message._content = "".join(text for text, _ in segments)
+        message._segments = [segment for segment in segments if segment[0]]
+        return message
 
     def _key(self) -> tuple[object, ...]:
         return (self._content, self._image_sources, self._segments)

@@ -1,0 +1,304 @@
+"""Conversion of Chat Completions requests. The order of the checks is part of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..conversation import (
+    AssistantMessage,
+    Conversation,
+    LatestReminderMessage,
+    Message,
+)
+from ..replies.chat import ChatCompletionChunkGenerator
+from .body import RequestBody, parse_body
+from .chat_body import ChatBody, ChatMessage, read_chat_body
+from .content import ContentWriter, Part, join_texts
+from .converted import ConversationRequest, InferenceOptions
+from .errors import bad_request
+from .history import parsing_options, settle_reasoning
+from .images import UNSUPPORTED_IMAGE, image_from_file, image_from_url
+from .json_schema import SchemaError, check_schema
+from .options import ConversionOptions, ModelVersion
+from .protocol import ProtocolRequest
+from .settings import (
+    check_max_tokens,
+    check_stop,
+    check_top_logprobs,
+    contains_json_word,
+    resolve_model,
+    resolve_temperature,
+    resolve_thinking,
+    resolve_top_p,
+    upper_bound,
+)
+from .strict_schema import StrictSchemaError, normalize
+from .tools import check_choice, check_name, check_strict, finish_tools, output_constraint
+
+_INSUFFICIENT = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+    "'tool_call_id'"
+)
+
+
+class ChatCompletionRequest(ProtocolRequest[ChatBody]):
+    """A Chat Completions request. Conversion consumes it, even a failed one."""
+
+    def __init__(self, body: RequestBody) -> None:
+        """Read a request body.
+
+        Raises:
+            ValueError: the body is no JSON, or no request.
+        """
+        super().__init__(read_chat_body(parse_body(body)))
+
+    def convert(self, options: ConversionOptions) -> ConversationRequest:
+        """Convert the request.
+
+        Raises:
+            ConversionError: the request breaks a rule of the protocol.
+            RuntimeError: the request has been consumed.
+        """
+        return _convert(self._take(options), options)
+
+    @staticmethod
+    def chunk_generator(
+        request: ConversationRequest, id: str, model: str
+    ) -> ChatCompletionChunkGenerator:
+        """Return the generator of the chunks that answer a request."""
+        stage = request.parsing_options.thinking_initial_stage
+        return ChatCompletionChunkGenerator(
+            id,
+            model,
+            thinking_mode=request.conversation.thinking_mode,
+            starts_in_reasoning=stage is not None and stage.starts_in_reasoning(),
+            shows_null_usage=request.include_usage or not request.stream,
+        )
+
+
+def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
+    version = resolve_model(body.model, options)
+    for index, tool in enumerate(body.tools):
+        check_name(f"tools[{index}].function.name", tool.name, max_length=None)
+    thinking, effort = resolve_thinking(body.thinking, body.reasoning_effort, options)
+    messages = _MessageConverter(body, version, options).convert()
+    messages = settle_reasoning(
+        messages,
+        thinking=thinking,
+        declares_tools=bool(body.tools),
+        behavior=options.reasoning_content_behavior,
+        field="reasoning_content",
+    )
+    if not messages:
+        raise bad_request("Empty input messages")
+    _check_json_word(body, messages)
+    choice = check_choice(body.tool_choice, body.tools, thinking=thinking)
+    tools = finish_tools(body.tools, body.tool_choice, checked=body.given_parameters)
+    stop = check_stop(body.stop)
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options should be set along with stream = true")
+    response_format, constraint_schema = _response_format(body)
+    check_strict(tools, has_response_format=body.response_format is not None)
+    conversation = Conversation(
+        messages,
+        thinking_mode=thinking,
+        tools=tools,
+        tool_choice=choice,
+        reasoning_effort=effort,
+        **response_format,
+    )
+    return ConversationRequest(
+        conversation,
+        version,
+        inference_options=_inference_options(body, conversation, version, options, constraint_schema),
+        parsing_options=parsing_options(conversation, stop, options.special_tokens),
+        stream=body.stream,
+        include_usage=bool((body.stream_options or {}).get("include_usage")),
+    )
+
+
+def _inference_options(
+    body: ChatBody,
+    conversation: Conversation,
+    version: ModelVersion,
+    options: ConversionOptions,
+    constraint_schema: Any | None,
+) -> InferenceOptions:
+    thinking = conversation.thinking_mode
+    if body.n not in (None, 1):
+        raise bad_request("Invalid n value (currently only n = 1 is supported)")
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(body, name)
+        if value is not None and not -2 <= value <= 2:
+            raise bad_request(f"Invalid {name} value, the valid range of {name} is [-2, 2]")
+    temperature = resolve_temperature(body.temperature, thinking=thinking)
+    top_p = resolve_top_p(body.top_p, version, thinking=thinking)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request(
+            "Invalid top_logprobs and logprobs value, logprobs must be set to true if "
+            "top_logprobs is used."
+        )
+    top_logprobs = check_top_logprobs(body.top_logprobs)
+    max_tokens = check_max_tokens(body.max_tokens, upper_bound(options, thinking=thinking))
+    if body.seed is not None and body.seed >= 1 << 63:
+        raise bad_request("Invalid seed value, the valid range of seed is [0, 2^63)")
+    return InferenceOptions(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        logprobs=bool(body.logprobs),
+        top_logprobs=top_logprobs,
+        seed=body.seed,
+        output_constraint=output_constraint(conversation, constraint_schema),
+    )
+
+
+def _check_json_word(body: ChatBody, messages: list[Message]) -> None:
+    if body.response_format is None or body.response_format["type"] != "json_object":
+        return
+    if not contains_json_word([message.content for message in messages]):
+        raise bad_request(
+            "Prompt must contain the word 'json' in some form to use 'response_format' of type "
+            "'json_object'."
+        )
+
+
+def _response_format(body: ChatBody) -> tuple[dict[str, Any], Any | None]:
+    """Return keyword arguments for the conversation, and the normalized schema if strict."""
+    given = body.response_format
+    if given is None or given["type"] == "text":
+        return {}, None
+    if given["type"] == "json_object":
+        return {"response_format": "json_object"}, None
+    if given["type"] == "regex":
+        return {"response_regex": given["regex"]}, None
+    schema = given["schema"]
+    try:
+        check_schema(schema)
+    except SchemaError as error:
+        raise bad_request(f"Invalid json schema: {error}") from None
+    if not given["strict"]:
+        return {"response_schema": schema}, None
+    try:
+        normalized = normalize(
+            schema,
+            allows_empty_root=False,
+            root_error="The top level of the json schema must be an object.",
+        )
+    except StrictSchemaError as error:
+        prefix = "Invalid json schema: " if error.is_shape else ""
+        raise bad_request(f"{prefix}{error}") from None
+    return {"response_schema": schema}, normalized
+
+
+class _MessageConverter:
+    """Converts the messages in order, holding each run of tool results to its calls."""
+
+    def __init__(self, body: ChatBody, version: ModelVersion, options: ConversionOptions) -> None:
+        self._body = body
+        self._has_images = version is ModelVersion.DeepseekV41Flash
+        self._writer = ContentWriter(options.special_tokens)
+        self._missing: set[str] = set()
+        self._answered: set[str] = set()
+
+    def convert(self) -> list[Message]:
+        """Return the messages of the conversation; empty system messages are dropped."""
+        messages: list[Message] = []
+        for index, message in enumerate(self._body.messages):
+            if message.role != "tool" and self._missing:
+                raise self._insufficient()
+            converted = self._convert_one(index, message)
+            if message.role != "system" or converted.content:
+                messages.append(converted)
+        if self._missing:
+            raise self._insufficient()
+        return messages
+
+    def _convert_one(self, index: int, message: ChatMessage) -> Message:
+        if message.role == "latest_reminder":
+            return LatestReminderMessage(str(message.content))
+        if message.role == "assistant":
+            return self._assistant(index, message)
+        if message.role == "tool":
+            self._answer(index, message.tool_call_id)
+        parts = self._parts(index, message)
+        if message.role == "tool":
+            return self._writer.tool(parts, message.tool_call_id)
+        return self._writer.system(parts) if message.role == "system" else self._writer.user(parts)
+
+    def _assistant(self, index: int, message: ChatMessage) -> Message:
+        is_last = index == len(self._body.messages) - 1
+        if message.prefix and not is_last:
+            raise bad_request(
+                "Invalid completion message: prefix set true with message which is not final "
+                "message or message role is not assistant"
+            )
+        if message.prefix and self._body.tools:
+            raise bad_request("Function call should not be used with prefix")
+        given = self._body.response_format
+        if message.prefix and given is not None and given["type"] == "json_object":
+            raise bad_request("response_format json_object should not be used with prefix")
+        if message.content is None and message.tool_calls is None:
+            raise bad_request("Invalid assistant message: content or tool_calls must be set")
+        parts = self._parts(index, message)
+        calls = message.tool_calls
+        if calls is not None:
+            if not calls:
+                raise bad_request(
+                    f"Invalid 'messages[{index}].tool_calls': empty array. Expected an array with "
+                    "minimum length 1, but got an empty array instead."
+                )
+            self._answered = set()
+            for call in calls:
+                if call.id in self._missing:
+                    raise _duplicate(call.id, index)
+                self._missing.add(call.id)
+        return AssistantMessage(
+            join_texts(parts), message.reasoning_content, calls, message.prefix
+        )
+
+    def _answer(self, index: int, call_id: str) -> None:
+        if call_id in self._missing:
+            self._missing.remove(call_id)
+            self._answered.add(call_id)
+        elif not self._missing:
+            raise bad_request(
+                "Messages with role 'tool' must be a response to a preceding message with "
+                "'tool_calls'"
+            )
+        elif call_id in self._answered:
+            raise _duplicate(call_id, index)
+        else:
+            raise bad_request(
+                f"{_INSUFFICIENT}, The following tool_call_ids did not have response messages: "
+                f"{call_id}"
+            )
+
+    def _insufficient(self) -> Exception:
+        return bad_request(
+            f"{_INSUFFICIENT}. (insufficient tool messages following tool_calls message)"
+        )
+
+    def _parts(self, index: int, message: ChatMessage) -> list[Part]:
+        if message.content is None:
+            return []
+        if isinstance(message.content, str):
+            return [message.content]
+        return [self._part(index, message.role, block) for block in message.content]
+
+    def _part(self, index: int, role: str, block: dict[str, Any]) -> Part:
+        if block["type"] == "text":
+            return str(block["text"])
+        if not self._has_images:
+            return UNSUPPORTED_IMAGE
+        if role == "assistant":
+            raise bad_request("Image in assistant message is not supported")
+        path = f".messages[{index}]"
+        place = {"prefix": f"{path}: ", "path": path}
+        if block["type"] == "image_url":
+            return image_from_url(block["url"], block["detail"], **place)
+        return image_from_file(block["file_id"], block["file_data"], block["filename"], **place)
+
+
+def _duplicate(call_id: str, index: int) -> Exception:
+    return bad_request(f"Duplicate value for 'tool_call_id' of {call_id} in message[{index}]")
