@@ -1,4 +1,4 @@
-"""Architecture name -> model class. No model code is imported until its class is asked for.
+"""Architecture name -> model class. A class is imported when it is asked for.
 
 Built-in models are registered exactly as a plugin's are.
 """
