@@ -44,6 +44,9 @@ def progress_bar(
     The bar is removed when the block ends, also by an error.
     """
     console = console or Console(stderr=True)
+    if not (enabled and console.is_terminal):
+        yield _show_nothing
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -52,13 +55,14 @@ def progress_bar(
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    progress = Progress(
-        *columns, console=console, transient=True, disable=not (enabled and console.is_terminal)
-    )
-    with progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=total, note="")
 
         def advance(count: int, note: str = "") -> None:
             progress.update(task, advance=count, note=note)
 
         yield advance
+
+
+def _show_nothing(count: int, note: str = "") -> None:
+    pass
