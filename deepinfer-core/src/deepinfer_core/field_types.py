@@ -42,7 +42,7 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Real = Annotated[float, BeforeValidator(_real)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True)]
-PathText = Annotated[str, BeforeValidator(_path), Field(strict=True, min_length=1)]
+PathText = Annotated[str, Field(strict=True, min_length=1), BeforeValidator(_path)]
 """A path, or the name of something on a hub."""
 
 

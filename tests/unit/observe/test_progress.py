@@ -11,14 +11,15 @@ from rich.console import Console
 
 def shown(*, terminal: bool, enabled: bool, total: int | None = 4) -> str:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=80)
+    console = Console(file=file, force_terminal=terminal, width=120)
     with progress_bar("loading weights", total, enabled=enabled, console=console) as advance:
-        advance(3)
+        advance(3, "12 per second")
     return file.getvalue()
 
 
-def test_a_terminal_shows_the_title() -> None:
-    assert "loading weights" in shown(terminal=True, enabled=True)
+def test_a_terminal_shows_title_and_note() -> None:
+    text = shown(terminal=True, enabled=True)
+    assert "loading weights" in text and "12 per second" in text
     assert "loading weights" in shown(terminal=True, enabled=True, total=None)
 
 

@@ -44,8 +44,8 @@ def progress_bar(
     The bar is removed when the block ends, also by an error.
     """
     console = console or Console(stderr=True)
-    if not (enabled and console.is_terminal):
-        yield _show_nothing
+    if not (enabled and console.is_terminal):  # a disabled bar still writes an empty line
+        yield _ignore
         return
     columns = (
         TextColumn("{task.description}"),
@@ -64,5 +64,5 @@ def progress_bar(
         yield advance
 
 
-def _show_nothing(count: int, note: str = "") -> None:
-    pass
+def _ignore(count: int, note: str = "") -> None:
+    """Move no bar."""

@@ -71,11 +71,9 @@ class Tokenizer:
         Raises:
             RequestError: this is no text, or it holds a lone surrogate.
         """
-        try:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
-        except (TypeError, UnicodeError) as error:
-            raise _bad_text(text) from error
-        ids: list[int] = encoding.ids
+        if not is_unicode_text(text):
+            raise _bad_text(text)
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def encode_batch(
