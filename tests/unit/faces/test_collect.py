@@ -3,6 +3,7 @@
 import signal
 import threading
 
+import numpy as np
 import pytest
 from deepinfer_core.errors import ConfigError, EngineError, PromptTooLongError, RequestError
 from deepinfer_core.faces.collect import make_jobs, run_jobs
@@ -33,6 +34,17 @@ def test_one_prompt_and_ids_and_mappings_are_prompts(generate, engine):
         assert output.text == "cba"
         assert output.prompt_token_ids == ids
     assert generate([]) == []
+
+
+def test_arrays_and_iterators_are_prompts(generate, engine):
+    ids = engine.tokenizer.encode("abc")
+    params = {"max_tokens": 9}
+    assert [o.text for o in generate(np.array(ids), params)] == ["cba"]
+    assert [o.text for o in generate(np.array([ids, ids]), params)] == ["cba", "cba"]
+    assert [o.text for o in generate(list(np.array(ids)), params)] == ["cba"]
+    assert [o.text for o in generate((text for text in ("ab", "cd")), params)] == ["ba", "dc"]
+    (output,) = generate(b"abc", params)
+    assert "not bytes" in str(output.error)
 
 
 def test_a_bad_prompt_costs_only_itself(generate, engine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from deepinfer_core.config import ModelConfig
@@ -29,7 +29,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self._chat = chat
 
-    def prompts(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
+    def prompts(self, prompts: Prompt | Iterable[Prompt]) -> list[Encoded]:
         """Encode one prompt or many; what is wrong with one stands in its place."""
         items = split_prompts(prompts)
         texts = iter(

@@ -7,7 +7,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +41,18 @@ class EncodedPrompt:
     """The output goes on from the prompt's text; False: it is a text of its own, as in a chat."""
 
 
-def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[PromptItem]:
+def split_prompts(prompts: Prompt | Iterable[Prompt]) -> list[PromptItem]:
     """Tell one prompt from many, and check the shape of each. An empty list is no prompt."""
-    if isinstance(prompts, (str, Mapping)) or _is_token_ids(prompts):
-        return [parse_prompt(prompts)]
-    if not isinstance(prompts, Sequence):
+    prompts = _plain(prompts)
+    single = isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable)
+    if single or _is_token_ids(prompts):
         return [parse_prompt(prompts)]
     return [parse_prompt(prompt) for prompt in prompts]
 
 
 def parse_prompt(prompt: object) -> PromptItem:
     """Check the shape of one prompt."""
+    prompt = _plain(prompt)
     if isinstance(prompt, Mapping):
         return _parse_mapping(prompt)
     if isinstance(prompt, str):
@@ -112,8 +113,13 @@ def _is_token_ids(prompts: object) -> bool:
     return (
         isinstance(prompts, Sequence)
         and bool(prompts)
-        and all(isinstance(token_id, int) for token_id in prompts)
+        and all(hasattr(type(token_id), "__index__") for token_id in prompts)
     )
+
+
+def _plain(prompts: Any) -> Any:
+    """Arrays and tensors as lists; anything else as it is."""
+    return prompts.tolist() if hasattr(prompts, "tolist") else prompts
 
 
 def _bad(message: str) -> PromptItem:

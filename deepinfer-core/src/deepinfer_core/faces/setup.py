@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.faces.encoder import Encoder, make_encoder
 from deepinfer_core.faces.frontend import Frontend
 from deepinfer_core.plugins import PluginHost
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,10 @@ def open_engine(
         config = EngineConfig.from_flat(str(model), **fields)
     if host is None:
         host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
+    begun_s = time.perf_counter()
     engine = Engine.from_config(config, host)
     encoder = make_encoder(
         config.model, engine.tokenizer, host=host, architecture=engine.info.architecture
     )
+    logger.info("%s is ready after %.1f s", config.model.model, time.perf_counter() - begun_s)
     return OpenedEngine(config, engine, encoder, Frontend(engine, engine.tokenizer))

@@ -64,7 +64,7 @@ class FakeEngine:
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
     ) -> list[Request]:
         prompt = list(prompt_token_ids)
-        known = all(isinstance(i, int) and 0 <= i < self.vocab_size for i in prompt)
+        known = all(hasattr(i, "__index__") and 0 <= i < self.vocab_size for i in prompt)
         if not prompt or not known:
             raise RequestError("prompt is empty or holds an unknown token id", field="prompt")
         if len(prompt) >= self.max_model_len:
