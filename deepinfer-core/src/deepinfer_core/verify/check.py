@@ -20,7 +20,9 @@ from deepinfer_core.verify.cases import NUM_SAMPLES, Case, Point, with_samples
 
 BLOCK_SIZE_OF_PLAIN_RUN = 16
 FORCED_PREEMPTION_STEPS = 4
-"""With preemption on, one running request is sent back every so many steps."""
+"""With preemption on, one running request is sent back every so many steps ..."""
+MAX_PREEMPTIONS = 3
+"""... unless it was sent back this often: small chunks would never reach the prompt's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,12 @@ class Verifier:
             engine.advance()
             step += 1
             if point.preemption and step % FORCED_PREEMPTION_STEPS == 0:
-                running = [r for group in requests.values() for r in group if r.status == "running"]
+                running = [
+                    request
+                    for group in requests.values()
+                    for request in group
+                    if request.status == "running" and request.num_preemptions < MAX_PREEMPTIONS
+                ]
                 if running:
                     engine.scheduler.preempt(rng.choice(running))
         return requests
