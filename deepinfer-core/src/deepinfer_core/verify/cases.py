@@ -70,7 +70,7 @@ class Point:
         return cls(
             index=index,
             batch_size=batch_size,
-            chunk_tokens=rng.choice((batch_size, batch_size + 5, 37, 64, longest)),
+            chunk_tokens=rng.choice((max(6, batch_size), batch_size + 9, 37, 64, longest)),
             block_size=rng.choice((4, 8, 16, 32)),
             prefix_cache=rng.random() < 0.6,
             preemption=rng.random() < 0.5,
