@@ -140,7 +140,9 @@ def stage(
     host = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=pin_memory)
     host_bytes = host.numpy()
     for array, offset in zip(arrays, offsets, strict=False):
-        host_bytes[offset : offset + array.nbytes] = np.ascontiguousarray(array).view(np.uint8).ravel()
+        host_bytes[offset : offset + array.nbytes] = (
+            np.ascontiguousarray(array).view(np.uint8).ravel()
+        )
     staged = host.to(device, non_blocking=True)
     return [
         staged[offset : offset + array.nbytes]
