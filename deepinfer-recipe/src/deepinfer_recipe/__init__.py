@@ -21,9 +21,12 @@ from .tokenizer import Tokenizer
 from .parsing import ParsingOptions, ThinkingInitialStage
 from .replies.chat import ChatCompletionChunk, ChatCompletionChunkGenerator, ChatCompletionResponse
 from .replies.messages import MessagesChunkGenerator, MessagesResponse, MessagesStreamEvent
+from .replies.responses_object import ResponsesEcho
 from .replies.responses import ResponsesChunkGenerator, ResponsesResponse, ResponsesStreamEvent
 from .requests.chat import ChatCompletionRequest
 from .requests.converted import ConversationRequest, InferenceOptions, OutputConstraint
+from .requests.messages import MessagesRequest
+from .requests.responses import ResponsesRequest
 from .requests.errors import ConversionError
 from .requests.options import (
     ConversionOptions,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 from decimal import Decimal
 from json.encoder import encode_basestring as _quote
 from typing import Any
@@ -94,6 +95,15 @@ def format_float(value: float) -> str:
         return f"{prefix}0.{'0' * -point}{digits}"
     mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
     return f"{prefix}{mantissa}e{point - 1:+d}".replace("e+0", "e+").replace("e-0", "e-")
+
+
+def shortest_f32(value: float) -> float:
+    """Return the number of fewest digits that is `value` as a 32-bit float."""
+    for digits in range(1, 9):
+        candidate = float(f"{value:.{digits}g}")
+        if struct.pack("<f", candidate) == struct.pack("<f", value):
+            return candidate
+    return float(f"{value:.9g}")
 
 
 def _dump(value: Any, encoder: json.JSONEncoder) -> str:

@@ -19,7 +19,7 @@ from .events import (
 from .options import ParsingOptions
 from .patterns import Matcher
 from .pieces import Piece, PieceQueue
-from .states import DONE, Action, Effect, Rule, build_states
+from .states import Action, Effect, Rule, build_states
 
 
 class OutputParser:
@@ -27,9 +27,9 @@ class OutputParser:
 
     def __init__(self, options: ParsingOptions) -> None:
         self._states, first = build_states(options)
-        self._queue = PieceQueue(self._emit_run)
-        self._num_unclassified = 0
         self._events: list[ParserEvent] = []
+        self._queue = PieceQueue(self._emit_run, self._emit_event)
+        self._num_unclassified = 0
         self._name: list[str] = []
         self.num_calls = 0
         """Tool calls started so far."""
@@ -77,25 +77,29 @@ class OutputParser:
         self._num_unclassified = num_held
 
     def _take_match(self, rule: Rule) -> None:
-        logprobs = self._queue.match(self._num_unclassified)
+        self._queue.settle()
+        self._queue.match(self._num_unclassified, self._match_event(rule))
         self._num_unclassified = 0
+        if rule.effect is Effect.STOP:
+            self.is_stopped = True
+            self._events.append(StopMatched(rule.pattern.text))
+        self._enter(rule.target)
+
+    def _match_event(self, rule: Rule) -> ParserEvent | None:
         match rule.effect:
-            case Effect.SKIP:
-                pass
             case Effect.CONTENT:
-                self._events.append(TextDelta(rule.pattern.text, False, logprobs))
-            case Effect.STOP:
-                self.is_stopped = True
-                self._events.append(StopMatched(rule.pattern.text))
+                return TextDelta(rule.pattern.text, False, self._queue.first_logprobs())
             case Effect.BEGIN_NAME:
                 self._name = []
             case Effect.START_CALL:
-                self._events.append(CallStart(self.num_calls, "".join(self._name)))
                 self.num_calls += 1
+                return CallStart(self.num_calls - 1, "".join(self._name))
             case Effect.ARGUMENTS:
-                text = rule.literal
-                self._events.append(CallArguments(text, ArgumentsPart.PUNCTUATION, text))
-        self._enter(rule.target if not self.is_stopped else DONE)
+                return CallArguments(rule.literal, ArgumentsPart.PUNCTUATION, rule.literal)
+        return None
+
+    def _emit_event(self, event: ParserEvent) -> None:
+        self._events.append(event)
 
     def _emit_run(self, action: Action, text: str, logprobs: list[TokenLogprob] | None) -> None:
         match action:

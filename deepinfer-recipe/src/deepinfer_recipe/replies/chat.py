@@ -163,7 +163,7 @@ class ChatCompletionResponse:
                 {"index": 0, "message": message, "logprobs": None, "finish_reason": None}
             )
         total, delta = self._data["choices"][0], choice["delta"]
-        if "reasoning_content" in delta:
+        if delta.get("reasoning_content") is not None:
             total["message"].setdefault("reasoning_content", "")
         for name, texts in self._texts.items():
             if delta.get(name):

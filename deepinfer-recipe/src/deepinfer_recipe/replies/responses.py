@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Self
 
 from ..arguments import check_instance, check_str, check_uint
 from ..jsontext import dumps_compact
 from ..parsing.events import CallArguments, CallStart, TextDelta
 from .generator import Chunk, ChunkGenerator, Ending, FinishReason, Usage
-from .responses_items import CallItem, MessageItem, OutputItem, ReasoningItem, new_call_item
+from .responses_items import CallItem, ClientTool, MessageItem, OutputItem, ReasoningItem, new_call_item
 from .responses_object import ResponsesEcho, response_object
 
 _INCOMPLETE = {
@@ -27,10 +28,12 @@ class ResponsesStreamEvent(Chunk):
 class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
     """Generates Responses events: items open one after the other, each closed before the next."""
 
-    def __init__(self, id: str, model: str, *, custom_tools: frozenset[str]) -> None:
+    def __init__(
+        self, id: str, model: str, *, client_tools: Mapping[str, ClientTool]
+    ) -> None:
         self._id = check_str("id", id)
         self._model = check_str("model", model)
-        self._custom_tools = custom_tools
+        self._client_tools = client_tools
         self._namespaces: dict[str, tuple[str, str]] = {}
         self._echo = ResponsesEcho()
         self._created = int(time.time())
@@ -74,12 +77,13 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
             kind = ReasoningItem if event.is_reasoning else MessageItem
             events: list[dict[str, Any]] = []
             if not isinstance(self._item, kind):
-                events = self._open(kind(self._id, len(self._output)))
+                events = self._open(kind(self._id, self._next_index()))
             assert isinstance(self._item, ReasoningItem | MessageItem)
             return self._number(events + self._item.add(event.text, event.logprobs))
         if isinstance(event, CallStart):
-            index = len(self._output) + (self._item is not None)
-            item = new_call_item(self._id, index, event, self._namespaces, self._custom_tools)
+            item = new_call_item(
+                self._id, self._next_index(), event, self._namespaces, self._client_tools
+            )
             return self._number(self._open(item))
         assert isinstance(self._item, CallItem)
         return self._number(self._item.add(event.json_text))
@@ -96,6 +100,9 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
             usage=ending.usage,
         )
         return self._number([*events, {"type": f"response.{status}", "response": response}])
+
+    def _next_index(self) -> int:
+        return len(self._output) + (self._item is not None)
 
     def _open(self, item: OutputItem) -> list[dict[str, Any]]:
         if isinstance(self._item, MessageItem) and isinstance(item, CallItem):

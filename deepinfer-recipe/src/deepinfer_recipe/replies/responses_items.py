@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 from ..jsontext import JsonTextError, loads
 from ..parsing.events import CallStart
@@ -11,7 +12,8 @@ from ..streaming.logprobs import TokenLogprob
 from .custom_input import CustomInput
 from .generator import new_call_id
 
-TOOL_SEARCH = "tool_search"
+ClientTool: TypeAlias = Literal["custom", "tool_search"]
+"""A tool whose calls are reported as items of their own kind."""
 
 
 class OutputItem(ABC):
@@ -265,11 +267,12 @@ def new_call_item(
     index: int,
     call: CallStart,
     namespaces: dict[str, tuple[str, str]],
-    custom_tools: frozenset[str],
+    client_tools: Mapping[str, ClientTool],
 ) -> CallItem:
     """Return the item for a call, by the name that is called."""
-    if call.name in custom_tools:
+    kind = client_tools.get(call.name)
+    if kind == "custom":
         return CustomCallItem(response_id, index, call)
-    if call.name == TOOL_SEARCH:
+    if kind == "tool_search":
         return ToolSearchCallItem(response_id, index, call)
     return FunctionCallItem(response_id, index, call, namespaces.get(call.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..jsontext import shortest_f32
 from .generator import Usage
 
 
@@ -79,12 +80,12 @@ def response_object(
         "safety_identifier": None,
         "service_tier": "default",
         "store": False,
-        "temperature": echo.temperature,
+        "temperature": shortest_f32(echo.temperature),
         "text": echo._text,
         "tool_choice": echo._tool_choice,
         "tools": echo._tools,
         "top_logprobs": echo.top_logprobs,
-        "top_p": echo.top_p,
+        "top_p": shortest_f32(echo.top_p),
         "truncation": "disabled",
         "usage": None if usage is None else _usage(usage),
         "user": echo.user,

@@ -18,9 +18,9 @@ from .converted import ConversationRequest, InferenceOptions
 from .errors import bad_request
 from .history import parsing_options, settle_reasoning
 from .images import UNSUPPORTED_IMAGE, image_from_file, image_from_url
-from .json_schema import SchemaError, check_schema
 from .options import ConversionOptions, ModelVersion
 from .protocol import ProtocolRequest
+from .response_format import check_response_schema
 from .settings import (
     check_max_tokens,
     check_stop,
@@ -32,7 +32,6 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .strict_schema import StrictSchemaError, normalize
 from .tools import check_choice, check_name, check_strict, finish_tools, output_constraint
 
 _INSUFFICIENT = (
@@ -132,7 +131,7 @@ def _inference_options(
         if value is not None and not -2 <= value <= 2:
             raise bad_request(f"Invalid {name} value, the valid range of {name} is [-2, 2]")
     temperature = resolve_temperature(body.temperature, thinking=thinking)
-    top_p = resolve_top_p(body.top_p, version, thinking=thinking)
+    top_p = resolve_top_p(body.top_p, version, thinking=thinking, has_tools=conversation.shows_tools)
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request(
             "Invalid top_logprobs and logprobs value, logprobs must be set to true if "
@@ -173,22 +172,7 @@ def _response_format(body: ChatBody) -> tuple[dict[str, Any], Any | None]:
     if given["type"] == "regex":
         return {"response_regex": given["regex"]}, None
     schema = given["schema"]
-    try:
-        check_schema(schema)
-    except SchemaError as error:
-        raise bad_request(f"Invalid json schema: {error}") from None
-    if not given["strict"]:
-        return {"response_schema": schema}, None
-    try:
-        normalized = normalize(
-            schema,
-            allows_empty_root=False,
-            root_error="The top level of the json schema must be an object.",
-        )
-    except StrictSchemaError as error:
-        prefix = "Invalid json schema: " if error.is_shape else ""
-        raise bad_request(f"{prefix}{error}") from None
-    return {"response_schema": schema}, normalized
+    return {"response_schema": schema}, check_response_schema(schema, strict=bool(given["strict"]))
 
 
 class _MessageConverter:

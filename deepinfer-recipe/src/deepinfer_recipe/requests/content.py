@@ -61,3 +61,20 @@ class ContentWriter:
                 segments.append((self._token, True))
                 sources.append(part)
         return segments, sources
+
+
+def keep_known_tools(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition]
+) -> list[Message]:
+    """Leave only tools that the request keeps in messages that add some."""
+    names = {tool.name for tool in tools}
+    kept: list[Message] = []
+    for message in messages:
+        if isinstance(message, SystemMessage) and message.tools:
+            known = [tool for tool in message.tools if tool.name in names]
+            if known or message.content:
+                settled = SystemMessage("", message.image_sources, known or None)
+                kept.append(settled.with_segments(message.segments))
+        else:
+            kept.append(message)
+    return kept

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from ..arguments import check_instance
 from ..conversation import Conversation
 from ..parsing import ParsingOptions
+from ..replies.responses_items import ClientTool
 from .errors import bad_request
 from .options import ModelVersion
-
-ClientTool: TypeAlias = Literal["custom", "tool_search"]
 
 
 @dataclass(frozen=True, slots=True)

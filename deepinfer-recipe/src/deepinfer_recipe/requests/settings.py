@@ -74,19 +74,23 @@ def resolve_temperature(temperature: float | None, *, thinking: bool) -> float:
     return 1.0 if thinking or temperature is None else temperature
 
 
-def resolve_top_p(top_p: float | None, version: ModelVersion, *, thinking: bool) -> float:
-    """Return the top_p to sample with.
+def resolve_top_p(
+    top_p: float | None, version: ModelVersion, *, thinking: bool, has_tools: bool
+) -> float:
+    """Return the top_p to sample with; a thinking V4 has its own, whatever is requested.
 
     Raises:
         ConversionError: it is out of range.
     """
     if top_p is not None and not 0 < top_p <= 1:
         raise bad_request("Invalid top_p value, the valid range of top_p is (0, 1.0]")
+    if version is ModelVersion.DeepseekV4Pro and thinking:
+        return _TOP_P_FLOOR if has_tools else 1.0
     if top_p is None:
         return 1.0
     if version is ModelVersion.DeepseekV41Flash:
         return max(top_p, _TOP_P_FLOOR) if thinking else 1.0
-    return 1.0 if thinking else top_p
+    return top_p
 
 
 def upper_bound(options: ConversionOptions, *, thinking: bool) -> int:

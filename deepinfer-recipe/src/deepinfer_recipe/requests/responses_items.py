@@ -1,0 +1,167 @@
+"""Input items of the Responses protocol: runs of assistant items and their outputs to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..conversation import AssistantMessage, Message, ToolCall, ToolDefinition
+from ..jsontext import dumps_compact
+from .content import SEPARATOR, ContentWriter, Part, join_texts
+from .errors import bad_request
+from .images import NO_FILE_ID, UNSUPPORTED_IMAGE, image_from_url
+from .options import ConversionOptions, ModelVersion
+from .responses_tools import (
+    TOOL_SEARCH,
+    DeclaredTools,
+    declare_tools,
+    echo_tools,
+    flatten_namespaces,
+    qualified_name,
+)
+
+_SEARCH_ITEMS = ("tool_search_call", "tool_search_output")
+
+
+class ItemConverter:
+    """Converts items in order. Neighbouring assistant items make one message."""
+
+    def __init__(
+        self, version: ModelVersion, options: ConversionOptions, declared: DeclaredTools
+    ) -> None:
+        self._version = version
+        self._is_v41 = version is ModelVersion.DeepseekV41Flash
+        self._options = options
+        self._declared = declared
+        self._writer = ContentWriter(options.special_tokens)
+        self._messages: list[Message] = []
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._results: dict[str, Message] = {}
+        self._found: list[Message] = []
+
+    def convert(self, items: Sequence[dict[str, Any]]) -> list[Message]:
+        """Return the messages of the conversation.
+
+        Raises:
+            ConversionError: calls and outputs don't match, or an image or a tool is not accepted.
+        """
+        for index, item in enumerate(items):
+            if item["type"] in _SEARCH_ITEMS and not self._is_v41:
+                continue
+            match item["type"]:
+                case "message":
+                    self._message(index, item)
+                case "reasoning":
+                    if self._texts or self._calls:
+                        self._end_run()
+                    self._thoughts += item["texts"]
+                case "function_call" | "custom_tool_call" | "tool_search_call":
+                    self._call(index, item)
+                case "output" | "tool_search_output":
+                    self._output(index, item)
+        self._end_run()
+        return self._messages
+
+    def _message(self, index: int, item: dict[str, Any]) -> None:
+        role = item["role"]
+        if role != "assistant" or self._calls:
+            self._end_run()
+        parts = [
+            self._part(index, role, f"content[{position}]", block)
+            for position, block in enumerate(item["content"])
+        ]
+        if role == "assistant":
+            self._texts.append(join_texts(parts))
+        elif role == "system" or (role == "developer" and self._is_v41):
+            self._messages.append(self._writer.system(parts))
+        else:
+            self._messages.append(self._writer.user(parts))
+
+    def _call(self, index: int, item: dict[str, Any]) -> None:
+        call_id: str = item["call_id"]
+        _check_call_id(index, call_id)
+        if self._results:
+            self._end_run()
+        if any(call.id == call_id for call in self._calls):
+            raise bad_request(f"Duplicate 'call_id': {call_id}.")
+        match item["type"]:
+            case "function_call":
+                name, arguments = item["name"], item["arguments"]
+                if item["namespace"] is not None:
+                    name = qualified_name(item["namespace"], name, self._version)
+            case "custom_tool_call":
+                name, arguments = item["name"], dumps_compact({"input": item["input"]})
+            case _:
+                name, arguments = TOOL_SEARCH, dumps_compact(item["arguments"])
+        self._calls.append(ToolCall(call_id, name, arguments))
+
+    def _output(self, index: int, item: dict[str, Any]) -> None:
+        call_id: str = item["call_id"]
+        _check_call_id(index, call_id)
+        if call_id in self._results:
+            raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
+        if not any(call.id == call_id for call in self._calls):
+            raise bad_request(f"No tool call found for tool output with call_id {call_id}.")
+        if item["type"] == "output":
+            parts: list[Part] = [
+                self._part(index, "tool", f"output[{position}]", block)
+                for position, block in enumerate(item["output"])
+            ]
+        else:
+            parts = [dumps_compact(list(flatten_namespaces(item["tools"])))]
+            found = self._declare(index, item["tools"])
+            if found:
+                self._found.append(self._writer.system([], found))
+        self._results[call_id] = self._writer.tool(parts, call_id)
+
+    def _declare(self, index: int, tools: Sequence[dict[str, Any]]) -> list[ToolDefinition]:
+        before = len(self._declared.definitions)
+        declare_tools(
+            echo_tools(tools), self._version, self._options, self._declared, f"input[{index}]."
+        )
+        return self._declared.definitions[before:]
+
+    def _end_run(self) -> None:
+        """Emit the assistant message, its outputs in the order of the calls, and found tools."""
+        for call in self._calls:
+            if call.id not in self._results:
+                raise bad_request(f"No tool output found for tool call {call.id}.")
+        if self._texts or self._thoughts or self._calls:
+            reasoning = "\n".join(self._thoughts) if self._thoughts else None
+            text = SEPARATOR.join(self._texts)
+            self._messages.append(AssistantMessage(text, reasoning, self._calls or None))
+        self._messages += [self._results[call.id] for call in self._calls]
+        self._messages += self._found
+        self._texts, self._thoughts, self._calls = [], [], []
+        self._results, self._found = {}, []
+
+    def _part(self, index: int, role: str, place: str, block: dict[str, Any]) -> Part:
+        if block["type"] == "input_text":
+            return str(block["text"])
+        if block["type"] == "input_file":
+            return "[Unsupported Document]"
+        if not self._is_v41:
+            return UNSUPPORTED_IMAGE
+        path = f"input[{index}]"
+        if role == "assistant":
+            raise bad_request(f"{path}: Image in assistant message is unsupported")
+        prefix = f"{path}.{place}: "
+        if block["image_url"] is not None and block["file_id"] is not None:
+            raise bad_request(f"{prefix}input_image cannot have both image_url and file_id")
+        if block["file_id"] is not None:
+            raise bad_request(prefix + NO_FILE_ID)
+        if block["image_url"] is None:
+            raise bad_request(f"{prefix}input_image must have image_url or file_id")
+        return image_from_url(
+            block["image_url"], block["detail"], prefix=f"{path}: ", path=path
+        )
+
+
+def _check_call_id(index: int, call_id: str) -> None:
+    if not call_id:
+        raise bad_request(
+            f"Invalid 'input[{index}].call_id': empty string. Expected a string with minimum "
+            "length 1, but got an empty string instead."
+        )
