@@ -4,6 +4,7 @@ import pytest
 import torch
 from deepinfer_core.ops.reference.sample import draw
 from deepinfer_core.sampling.draw import draw_pruned, draw_unpruned
+from deepinfer_core.sampling.rng import token_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,20 @@ def test_pruning_changes_nothing_over_several_tiles():
     logits = torch.randn(2, 150_000, generator=torch.Generator().manual_seed(0))
     inputs = keys(2, 0)
     assert torch.equal(draw_pruned(logits, *inputs), draw_unpruned(logits, *inputs))
+
+
+def test_a_hopeless_token_wins_with_the_luck_it_needs():
+    """Noise of 12 happens once in 160,000 tokens; bounds must leave room for it."""
+    inputs = keys(1, 0)
+    noise = token_noise(*inputs, torch.arange(400_000)[None])[0]
+    lucky = int(noise.argmax())
+    other = (lucky + 1000) % 400_000
+    assert noise[lucky] > 11
+    logits = torch.full((1, 400_000), -INF)
+    logits[0, other] = 0.0
+    for margin, winner in ((0.01, lucky), (-0.01, other)):
+        logits[0, lucky] = noise[other] - noise[lucky] + margin
+        assert draw_pruned(logits, *inputs).tolist() == [winner]
 
 
 def test_the_definition(obvious):
@@ -74,7 +89,8 @@ def test_degenerate_rows_give_valid_ids_and_disturb_nobody(value):
     expected = draw(logits, None, *inputs)
     logits[1] = value
     ids = torch.arange(100).expand(3, -1)
-    for found in (draw(logits, None, *inputs), draw(logits, ids, *inputs)):
+    functions = (draw_pruned(logits, *inputs), draw_unpruned(logits, *inputs))
+    for found in (*functions, draw(logits, ids, *inputs)):
         assert 0 <= found[1] < 100
         assert torch.equal(found[[0, 2]], expected[[0, 2]])
     assert 0 <= draw(logits)[1] < 100

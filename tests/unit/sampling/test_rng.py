@@ -107,3 +107,17 @@ def test_map_elements_keeps_the_shape():
     values = torch.rand(3, 5, 7)
     assert torch.allclose(rng.map_elements(torch.exp, values), values.exp())
     assert rng.map_elements(torch.exp, values[:0]).shape == (0, 5, 7)
+
+
+@pytest.mark.parametrize("size", [1, 64, 100, 16384, 40000])
+def test_map_elements_calls_with_whole_vectors_below_the_threading_size(size):
+    """Why the bits agree: no scalar remainder, and nothing to split over threads."""
+    sizes = []
+
+    def note(values):
+        sizes.append(values.numel())
+        return values + 1
+
+    values = torch.rand(size)
+    assert torch.equal(rng.map_elements(note, values), values + 1)
+    assert all(n % 64 == 0 and n < 32768 for n in sizes)

@@ -4,8 +4,12 @@ import random
 
 import pytest
 import torch
+from deepinfer_core.ops.table import reference_table
+from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.result import SampledTokens, to_host
-from deepinfer_core.scheduling.plan import TokenLogprobs
+from deepinfer_core.sampling.sampler import Sampler
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.plan import RowStart, TokenLogprobs
 
 V = 530
 KINDS = [
@@ -61,6 +65,65 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(make_rows, random_logits
                     steps_done[i] += 1
     finally:
         torch.set_num_threads(old)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_large_vocabulary_has_the_same_bits_alone_and_in_a_batch(make_rows, threads):
+    """Large enough that torch spreads its operations over threads."""
+    vocab_size, kinds = 40_000, KINDS[2:10]
+    logits = torch.randn(len(kinds), vocab_size, generator=torch.Generator().manual_seed(0)) * 2
+    old = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        rows = make_rows(vocab_size)
+        for seat, params in enumerate(kinds):
+            rows.start(seat, seed=seat, **params)
+        together = rows.step(logits, list(range(len(kinds))))
+        torch.set_num_threads(1)
+        for seat, params in enumerate(kinds):
+            rows = make_rows(vocab_size)
+            rows.start(0, seed=seat, **params)
+            alone = rows.step(logits[seat : seat + 1], [0])
+            assert together.token_ids[seat] == alone.token_ids[0]
+            assert together.logprobs[seat] == (alone.logprobs and alone.logprobs[0])
+    finally:
+        torch.set_num_threads(old)
+
+
+def test_several_positions_of_one_row_draw_what_they_draw_one_by_one(make_rows, random_logits):
+    """What verification of drafts will need: a row in several logits rows of a step."""
+    logits = random_logits(3, V, 5)
+    for params in ({}, {"top_k": 5}, {"top_p": 0.8}, {"temperature": 0, "logit_bias": {4: 2.0}}):
+        rows = make_rows(V)
+        rows.start(2, [3, 4], seed=8, bad=[[4, 6]], **params)
+        one_by_one = [rows.step(logits[i : i + 1], [2]).token_ids[0] for i in range(3)]
+        at_once = rows.sampler.sample(logits.clone(), [2, 2, 2], [2, 3, 4], rows.pool)
+        assert at_once.token_ids.tolist() == one_by_one
+
+
+def test_no_value_is_read_back_from_the_device():
+    """On the meta device tensors have no values, so any read would raise."""
+    sampler = Sampler(
+        reference_table(), max_num_seqs=len(KINDS), vocab_size=V, device="meta",
+        custom_stages={"shift": lambda logits, context: logits + context.history(3).sum()},
+    )  # fmt: skip
+    pool = TokenPool(len(KINDS), "meta")
+    for row, params in enumerate(KINDS):
+        params = SamplingParams(**params, logits_stages=["shift"] if row % 2 else [])
+        pool.start_row(row, [1, 2, 3])
+        bad = ((5, 6), (7,)) if row % 3 else ()
+        sampler.start_row(RowStart(row, params, row, 0, [1, 2, 3], frozenset({9}), bad))
+    rows, positions = list(range(len(KINDS))), [3] * len(KINDS)
+    mask = torch.zeros(len(KINDS), -(-V // 32), dtype=torch.int32, device="meta")
+    for grammar in (mask, None):
+        logits = torch.zeros(len(KINDS), V, device="meta")
+        sampled = sampler.sample(logits, rows, positions, pool, grammar)
+        assert sampled.token_ids.shape == sampled.failed.shape == (len(KINDS),)
+        assert len(sampled.logprobs) == 3
+        assert sampled.errors == {}
+    greedy = sampler.sample(torch.zeros(1, V, device="meta"), [0], [4], pool)
+    assert greedy.token_ids.device.type == "meta"
+    pool.scatter(torch.tensor(rows), torch.tensor(positions), sampled.token_ids)
 
 
 def draw_many(make_rows, logits, num_tokens, seat=0, **start):

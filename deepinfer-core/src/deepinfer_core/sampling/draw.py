@@ -50,12 +50,12 @@ def draw_unpruned(
     logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions: Tensor
 ) -> Tensor:
     """The draw by its definition, [n] int64."""
-    n, vocab_size = logits.shape
+    vocab_size = logits.shape[1]
     quads = torch.arange(-(-vocab_size // LANES), device=logits.device)
     words = random_words(
         seeds[:, None], sample_indices[:, None], positions[:, None], quads, purpose=PURPOSE_DRAW
     )
-    noise = gumbel(torch.stack(words, dim=-1).view(n, -1)[:, :vocab_size])
+    noise = gumbel(torch.stack(words, dim=-1).flatten(1)[:, :vocab_size])
     return first_max(logits + noise)
 
 
@@ -120,9 +120,9 @@ def _group_words(
 
 def _probe(groups: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """[n] best score among the few groups with the largest logits."""
-    n, num_groups, _ = groups.shape
+    num_groups = groups.shape[1]
     probed = maxima.topk(min(_PROBED_GROUPS, num_groups), dim=-1).indices
     inside = torch.arange(GROUP, device=groups.device)
-    ids = (probed[:, :, None] * GROUP + inside).view(n, -1)
-    scores = groups.view(n, -1).gather(1, ids) + token_noise(*keys, ids)
+    ids = (probed[:, :, None] * GROUP + inside).flatten(1)
+    scores = groups.flatten(1).gather(1, ids) + token_noise(*keys, ids)
     return scores.amax(dim=-1)

@@ -60,8 +60,8 @@ def top_candidates(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         ids = torch.arange(maxima.shape[1], device=logits.device)
         best = order_keys(maxima, ids).topk(k, dim=-1, sorted=False).indices
         inside = torch.arange(GROUP, device=logits.device)
-        ids = (best[:, :, None] * GROUP + inside).view(n, -1)
-        values = groups.view(n, -1).gather(1, ids)
+        ids = (best[:, :, None] * GROUP + inside).flatten(1)
+        values = groups.flatten(1).gather(1, ids)
     else:
         ids = torch.arange(vocab_size, device=logits.device).expand(n, -1)
         values = logits

@@ -24,7 +24,7 @@ def mask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> Tensor:
     vocab_size = logits.shape[1]
     shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
     bits = (bitmask[:, :, None] >> shifts) & 1
-    forbidden = bits.view(bitmask.shape[0], -1)[:, :vocab_size] == 0
+    forbidden = bits.flatten(1)[:, :vocab_size] == 0
     if rows is None:
         return logits.masked_fill_(forbidden, -_INF)
     return logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(forbidden, -_INF))
