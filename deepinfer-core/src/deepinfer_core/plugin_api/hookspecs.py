@@ -159,7 +159,7 @@ def deepinfer_logits_stages() -> Iterable[StageSpec] | None:
 
     @hookimpl
     def deepinfer_logits_stages():
-        return [StageSpec("no_repeat", "acme_deepinfer.stages:NoRepeat")]
+        return [StageSpec("no_repeat", "acme_deepinfer.stages:no_repeat")]
     """
 
 

@@ -112,7 +112,12 @@ class CommandSpec(TargetRecord):
 
 @dataclass(frozen=True, slots=True)
 class StageSpec(TargetRecord):
-    """A logits stage that requests name in `SamplingParams.logits_stages`."""
+    """A logits stage that requests name in `SamplingParams.logits_stages`.
+
+    The target is a function `stage(logits, context) -> logits`, called in every step with the rows
+    of the requests that name it: [n, V] float32, after the penalties and before the temperature.
+    `deepinfer_core.sampling.custom` documents its duties and the context.
+    """
 
 
 @dataclass(frozen=True, slots=True)
