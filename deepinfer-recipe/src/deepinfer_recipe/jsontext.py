@@ -98,12 +98,14 @@ def format_float(value: float) -> str:
 
 
 def shortest_f32(value: float) -> float:
-    """Return the number of fewest digits that is `value` as a 32-bit float."""
+    """Return the number of fewest digits that is the nearest 32-bit float to `value`."""
+    packed = struct.pack("<f", value)
+    narrowed: float = struct.unpack("<f", packed)[0]
     for digits in range(1, 9):
-        candidate = float(f"{value:.{digits}g}")
-        if struct.pack("<f", candidate) == struct.pack("<f", value):
+        candidate = float(f"{narrowed:.{digits}g}")
+        if struct.pack("<f", candidate) == packed:
             return candidate
-    return float(f"{value:.9g}")
+    return float(f"{narrowed:.9g}")
 
 
 def _dump(value: Any, encoder: json.JSONEncoder) -> str:

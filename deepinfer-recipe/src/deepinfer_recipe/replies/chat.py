@@ -8,7 +8,7 @@ from typing import Any
 from ..arguments import check_instance, check_str, check_uint
 from ..jsontext import dumps_compact
 from ..parsing.events import CallArguments, CallStart, TextDelta
-from .generator import Chunk, ChunkGenerator, Ending, Usage, new_call_id
+from .generator import CallIds, Chunk, ChunkGenerator, Ending, Usage
 
 
 class ChatCompletionChunk(Chunk):
@@ -36,6 +36,7 @@ class ChatCompletionChunkGenerator(ChunkGenerator[ChatCompletionChunk]):
         self._shows_null_usage = shows_null_usage
         self._created = int(time.time())
         self._fingerprint: str | None = None
+        self._call_ids = CallIds(thinking_mode=thinking_mode)
         self._call_index = 0
 
     def start(self, usage: Usage, system_fingerprint: str | None) -> list[ChatCompletionChunk]:
@@ -49,6 +50,7 @@ class ChatCompletionChunkGenerator(ChunkGenerator[ChatCompletionChunk]):
     def event(self, event: TextDelta | CallStart | CallArguments) -> list[ChatCompletionChunk]:
         """Return the chunk of one parser event."""
         if isinstance(event, TextDelta):
+            self._call_ids.see(event)
             if event.is_reasoning:
                 delta = {"content": None, "reasoning_content": event.text}
             else:
@@ -62,7 +64,7 @@ class ChatCompletionChunkGenerator(ChunkGenerator[ChatCompletionChunk]):
             self._call_index = event.index
             call: dict[str, Any] = {
                 "index": event.index,
-                "id": new_call_id(event.index),
+                "id": self._call_ids.new(event.index),
                 "type": "function",
                 "function": {"name": event.name, "arguments": ""},
             }
@@ -73,7 +75,7 @@ class ChatCompletionChunkGenerator(ChunkGenerator[ChatCompletionChunk]):
     def finish(self, ending: Ending) -> list[ChatCompletionChunk]:
         """Return the chunk with finish reason and usage."""
         chunk = self._chunk(self._content(""), finish_reason=ending.reason.value)
-        chunk.data["usage"] = _usage(ending.usage)
+        chunk.data["usage"] = _usage(ending.usage, thinking_mode=self._thinking_mode)
         return [chunk]
 
     def _content(self, text: str) -> dict[str, Any]:
@@ -196,9 +198,9 @@ class ChatCompletionResponse:
         return choice | {"message": message}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage, *, thinking_mode: bool) -> dict[str, Any]:
     reasoning: dict[str, Any] = {}
-    if usage.reasoning_tokens is not None:
+    if thinking_mode and usage.reasoning_tokens is not None:
         reasoning = {"completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens}}
     return {
         "prompt_tokens": usage.prompt_tokens,

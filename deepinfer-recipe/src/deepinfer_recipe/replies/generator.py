@@ -119,10 +119,28 @@ class ChunkGenerator(ABC, Generic[C]):
         """Return the closing chunks."""
 
 
-def new_call_id(index: int) -> str:
-    """Return a fresh random id for a tool call."""
-    letters = "".join(secrets.choice(_ALPHABET) for _ in range(20))
-    return f"call_{index:02}_{letters}{secrets.randbelow(10000):04}"
+class CallIds:
+    """Fresh ids for the tool calls of one reply.
+
+    They are marked where a request in thinking mode got no reasoning before the call, so that the
+    next request shows it.
+    """
+
+    __slots__ = ("_lacks_reasoning",)
+
+    def __init__(self, *, thinking_mode: bool) -> None:
+        self._lacks_reasoning = thinking_mode
+
+    def see(self, event: TextDelta) -> None:
+        """Take note of text."""
+        if event.is_reasoning and event.text:
+            self._lacks_reasoning = False
+
+    def new(self, index: int) -> str:
+        """Return a random id for a call."""
+        mark = "ET_" if self._lacks_reasoning else ""
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(20))
+        return f"call_{index:02}_{mark}{letters}{secrets.randbelow(10000):04}"
 
 
 _ALPHABET = string.ascii_letters + string.digits

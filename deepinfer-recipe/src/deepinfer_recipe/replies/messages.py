@@ -7,7 +7,7 @@ from typing import Any, Self
 from ..arguments import check_bool, check_instance, check_str, check_uint
 from ..jsontext import JsonTextError, dumps_compact, loads
 from ..parsing.events import CallArguments, CallStart, TextDelta
-from .generator import Chunk, ChunkGenerator, Ending, FinishReason, Usage, new_call_id
+from .generator import CallIds, Chunk, ChunkGenerator, Ending, FinishReason, Usage
 
 _STOP_REASONS = {
     FinishReason.STOP: "end_turn",
@@ -32,6 +32,7 @@ class MessagesChunkGenerator(ChunkGenerator[MessagesStreamEvent]):
         self._model = check_str("model", model)
         self._thinking_mode = check_bool("thinking_mode", thinking_mode)
         self._signature = id
+        self._call_ids = CallIds(thinking_mode=thinking_mode)
         self._num_blocks = 0
         self._open_block: str | None = None
 
@@ -58,11 +59,15 @@ class MessagesChunkGenerator(ChunkGenerator[MessagesStreamEvent]):
         """Return the events of one parser event."""
         if isinstance(event, CallStart):
             block = {
-                "type": "tool_use", "id": new_call_id(event.index), "name": event.name, "input": {},
-            }  # fmt: skip
+                "type": "tool_use",
+                "id": self._call_ids.new(event.index),
+                "name": event.name,
+                "input": {},
+            }
             return self._close() + self._open(block)
         if isinstance(event, CallArguments):
             return [self._delta({"type": "input_json_delta", "partial_json": event.json_text})]
+        self._call_ids.see(event)
         kind = "thinking" if event.is_reasoning else "text"
         events: list[MessagesStreamEvent] = []
         if self._open_block != kind:

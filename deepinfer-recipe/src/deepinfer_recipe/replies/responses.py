@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..arguments import check_instance, check_str, check_uint
 from ..jsontext import dumps_compact
 from ..parsing.events import CallArguments, CallStart, TextDelta
-from .generator import Chunk, ChunkGenerator, Ending, FinishReason, Usage
+from .generator import CallIds, Chunk, ChunkGenerator, Ending, FinishReason, Usage
 from .responses_items import CallItem, ClientTool, MessageItem, OutputItem, ReasoningItem, new_call_item
 from .responses_object import ResponsesEcho, response_object
 
@@ -29,11 +29,17 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
     """Generates Responses events: items open one after the other, each closed before the next."""
 
     def __init__(
-        self, id: str, model: str, *, client_tools: Mapping[str, ClientTool]
+        self,
+        id: str,
+        model: str,
+        *,
+        thinking_mode: bool,
+        client_tools: Mapping[str, ClientTool],
     ) -> None:
         self._id = check_str("id", id)
         self._model = check_str("model", model)
         self._client_tools = client_tools
+        self._call_ids = CallIds(thinking_mode=thinking_mode)
         self._namespaces: dict[str, tuple[str, str]] = {}
         self._echo = ResponsesEcho()
         self._created = int(time.time())
@@ -74,6 +80,7 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
     def event(self, event: TextDelta | CallStart | CallArguments) -> list[ResponsesStreamEvent]:
         """Return the events of one parser event."""
         if isinstance(event, TextDelta):
+            self._call_ids.see(event)
             kind = ReasoningItem if event.is_reasoning else MessageItem
             events: list[dict[str, Any]] = []
             if not isinstance(self._item, kind):
@@ -82,7 +89,12 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
             return self._number(events + self._item.add(event.text, event.logprobs))
         if isinstance(event, CallStart):
             item = new_call_item(
-                self._id, self._next_index(), event, self._namespaces, self._client_tools
+                self._id,
+                self._next_index(),
+                self._call_ids.new(event.index),
+                event.name,
+                namespaces=self._namespaces,
+                client_tools=self._client_tools,
             )
             return self._number(self._open(item))
         assert isinstance(self._item, CallItem)

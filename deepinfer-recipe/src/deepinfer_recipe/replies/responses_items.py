@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from ..jsontext import JsonTextError, loads
-from ..parsing.events import CallStart
 from ..streaming.logprobs import TokenLogprob
 from .custom_input import CustomInput
-from .generator import new_call_id
 
 ClientTool: TypeAlias = Literal["custom", "tool_search"]
 """A tool whose calls are reported as items of their own kind."""
@@ -152,10 +151,10 @@ class CallItem(OutputItem):
 
     kind: str
 
-    def __init__(self, response_id: str, index: int, call: CallStart) -> None:
+    def __init__(self, response_id: str, index: int, call_id: str, name: str) -> None:
         super().__init__(response_id, index)
-        self._call_id = new_call_id(call.index)
-        self._name = call.name
+        self._call_id = call_id
+        self._name = name
         self._texts: list[str] = []
 
     def value(self, status: str) -> dict[str, Any]:
@@ -163,14 +162,14 @@ class CallItem(OutputItem):
         head = {
             "type": self.kind, "id": self.id, "status": status, "call_id": self._call_id,
         }  # fmt: skip
-        return head | self._fields("".join(self._texts))
+        return head | self._fields("".join(self._texts), status)
 
     @abstractmethod
     def add(self, json_text: str) -> list[dict[str, Any]]:
         """Append JSON text of the arguments and return its events."""
 
     @abstractmethod
-    def _fields(self, text: str) -> dict[str, Any]:
+    def _fields(self, text: str, status: str) -> dict[str, Any]:
         """Return what follows the call id, for the arguments so far."""
 
 
@@ -181,9 +180,14 @@ class FunctionCallItem(CallItem):
     kind = "function_call"
 
     def __init__(
-        self, response_id: str, index: int, call: CallStart, namespace: tuple[str, str] | None
+        self,
+        response_id: str,
+        index: int,
+        call_id: str,
+        name: str,
+        namespace: tuple[str, str] | None,
     ) -> None:
-        super().__init__(response_id, index, call)
+        super().__init__(response_id, index, call_id, name)
         self._namespace: dict[str, str] = {}
         if namespace is not None:
             self._namespace = {"namespace": namespace[0]}
@@ -204,7 +208,7 @@ class FunctionCallItem(CallItem):
         }
         return [done, *super().close(status)]
 
-    def _fields(self, text: str) -> dict[str, Any]:
+    def _fields(self, text: str, status: str) -> dict[str, Any]:
         return {"name": self._name, **self._namespace, "arguments": text}
 
 
@@ -214,8 +218,8 @@ class CustomCallItem(CallItem):
     prefix = "ctc"
     kind = "custom_tool_call"
 
-    def __init__(self, response_id: str, index: int, call: CallStart) -> None:
-        super().__init__(response_id, index, call)
+    def __init__(self, response_id: str, index: int, call_id: str, name: str) -> None:
+        super().__init__(response_id, index, call_id, name)
         self._input = CustomInput()
 
     def add(self, json_text: str) -> list[dict[str, Any]]:
@@ -239,7 +243,7 @@ class CustomCallItem(CallItem):
         name = "response.custom_tool_call_input.delta"
         return [{"type": name, "delta": text, **self._place()}]
 
-    def _fields(self, text: str) -> dict[str, Any]:
+    def _fields(self, text: str, status: str) -> dict[str, Any]:
         return {"name": self._name, "input": text}
 
 
@@ -254,25 +258,27 @@ class ToolSearchCallItem(CallItem):
         self._texts.append(json_text)
         return []
 
-    def _fields(self, text: str) -> dict[str, Any]:
-        try:
-            arguments = loads(text)
-        except JsonTextError:
-            arguments = {}
+    def _fields(self, text: str, status: str) -> dict[str, Any]:
+        arguments = {}
+        if status == "completed":
+            with suppress(JsonTextError):
+                arguments = loads(text)
         return {"execution": "client", "arguments": arguments}
 
 
 def new_call_item(
     response_id: str,
     index: int,
-    call: CallStart,
+    call_id: str,
+    name: str,
+    *,
     namespaces: dict[str, tuple[str, str]],
     client_tools: Mapping[str, ClientTool],
 ) -> CallItem:
     """Return the item for a call, by the name that is called."""
-    kind = client_tools.get(call.name)
+    kind = client_tools.get(name)
     if kind == "custom":
-        return CustomCallItem(response_id, index, call)
+        return CustomCallItem(response_id, index, call_id, name)
     if kind == "tool_search":
-        return ToolSearchCallItem(response_id, index, call)
-    return FunctionCallItem(response_id, index, call, namespaces.get(call.name))
+        return ToolSearchCallItem(response_id, index, call_id, name)
+    return FunctionCallItem(response_id, index, call_id, name, namespaces.get(name))

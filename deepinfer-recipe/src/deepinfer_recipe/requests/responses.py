@@ -91,7 +91,12 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         request: ConversationRequest, id: str, model: str
     ) -> ResponsesChunkGenerator:
         """Return the generator of the events that answer a request."""
-        return ResponsesChunkGenerator(id, model, client_tools=request.client_tools)
+        return ResponsesChunkGenerator(
+            id,
+            model,
+            thinking_mode=request.conversation.thinking_mode,
+            client_tools=request.client_tools,
+        )
 
 
 def _convert(body: ResponsesBody, options: ConversionOptions) -> ConversationRequest:

@@ -117,10 +117,11 @@ def declare_tools(
                 declared.add(apply_patch.apply_patch_tool(version), is_given=True)
                 declared.client_tools[apply_patch.NAME] = "custom"
             case "tool_search":
-                is_v41 = version is ModelVersion.DeepseekV41Flash
-                if is_v41 and tool["execution"] == "client":
+                if tool["execution"] != "client":
+                    continue
+                declared.client_tools[TOOL_SEARCH] = "tool_search"
+                if version is ModelVersion.DeepseekV41Flash:
                     _declare_function(declared, tool, TOOL_SEARCH, tool["description"])
-                    declared.client_tools[TOOL_SEARCH] = "tool_search"
             case "web_search" | "web_search_2025_08_26":
                 if options.responses_web_search is WebSearchBehavior.Reject:
                     raise bad_request(SERVER_TOOLS)

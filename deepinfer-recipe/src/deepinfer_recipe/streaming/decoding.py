@@ -28,7 +28,7 @@ class TokenDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._text: list[str] = []
         self._num_tokens = 0
-        self._logprobs: list[TokenLogprob] | None = None
+        self._logprobs: list[TokenLogprob] = []
 
     def feed(self, token_ids: Iterable[int], logprobs: list[TokenLogprob] | None) -> list[Piece]:
         """Take ids and return the pieces of text that are certain."""
@@ -57,8 +57,6 @@ class TokenDecoder:
             self._text.append(text)
         self._num_tokens += 1
         if logprobs is not None:
-            if self._logprobs is None:
-                self._logprobs = []
             self._logprobs.append(logprobs[index])
 
     def _ends_in_doubt(self) -> bool:
@@ -73,8 +71,11 @@ class TokenDecoder:
             pieces.append(self._piece(Origin.PLAIN))
 
     def _piece(self, origin: Origin) -> Piece:
-        piece = Piece("".join(self._text), origin, self._num_tokens, self._logprobs)
+        # Logprobs are reported for all tokens of a piece or for none.
+        is_complete = self._num_tokens > 0 and len(self._logprobs) == self._num_tokens
+        logprobs = self._logprobs if is_complete else None
+        piece = Piece("".join(self._text), origin, self._num_tokens, logprobs)
         self._text.clear()
         self._num_tokens = 0
-        self._logprobs = None
+        self._logprobs = []
         return piece

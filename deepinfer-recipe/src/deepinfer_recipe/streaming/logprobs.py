@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
+from ..jsontext import shortest_f32
+
 TokenLogprob: TypeAlias = dict[str, Any]
 """`{token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]}`, ready for JSON."""
 
 
 def logprob_entry(raw: bytes, logprob: float) -> dict[str, Any]:
-    """Return one token with its log probability, null if that is not finite."""
-    value = logprob if math.isfinite(logprob) else None
+    """Return one token with its log probability as a 32-bit float, null if that is not finite."""
+    value = shortest_f32(logprob) if math.isfinite(logprob) else None
     return {"token": spell_bytes(raw), "logprob": value, "bytes": list(raw)}
 
 
