@@ -22,7 +22,7 @@ from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.logprobs import PromptLogprobs
 from deepinfer_core.sampling.result import SampledTokens, to_host
 from deepinfer_core.sampling.sampler import Sampler
-from deepinfer_core.scheduling.plan import StepOutput, StepPlan
+from deepinfer_core.scheduling.plan import StepOutput, StepPlan, TokenLogprobs
 
 
 class ModelRunner:
@@ -166,17 +166,18 @@ class InFlight:
         """Wait for the step and read its tokens. Blocks until the device has finished it."""
         self._event.wait()  # SYNC: the one wait of a step; the next forward is launched already
         prompt_logprobs = [
-            tensors.to_list(
-                list(part.target_token_ids), [part.num_logprobs] * len(part.target_token_ids)
-            )
+            tensors.to_list(part.target_token_ids, [part.num_logprobs] * len(part.target_token_ids))
             for part, tensors in zip(self.plan.prompt_logprobs, self._prompt_logprobs, strict=True)
         ]
         if self._sampled is None:
             return StepOutput([], prompt_logprobs=prompt_logprobs)
         tokens = to_host(self._sampled)
+        logprobs: list[list[TokenLogprobs] | None] | None = None
+        if tokens.logprobs is not None:
+            logprobs = [None if entry is None else [entry] for entry in tokens.logprobs]
         return StepOutput(
             token_ids=[[token_id] for token_id in tokens.token_ids],
-            logprobs=tokens.logprobs and [entry and [entry] for entry in tokens.logprobs],
+            logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             errors=tokens.errors,
         )
