@@ -119,11 +119,7 @@ class Matcher:
                 if self._is_first and char == "\n" and origin is not Origin.SPECIAL:
                     return index, 1
                 continue
-            before = self._lengths[index]
-            length = pattern.advance(before, char, origin)
-            self._lengths[index] = length
-            if pattern.takes_newlines:
-                length += self._count_newlines(index, before, length, char, origin)
+            length = self._advance(index, pattern, char, origin)
             if self._lengths[index] == len(pattern):
                 return index, length
             longest = max(longest, length)
@@ -131,18 +127,20 @@ class Matcher:
         self.num_held = longest
         return None
 
-    def _count_newlines(
-        self, index: int, before: int, length: int, char: str, origin: Origin
-    ) -> int:
-        """Return the newlines in front of the string so far.
-
-        The character of a mismatch ends the count and is not counted itself.
-        """
+    def _advance(self, index: int, pattern: Pattern, char: str, origin: Origin) -> int:
+        """Advance one pattern; return the length of its match so far, newlines included."""
+        before = self._lengths[index]
+        if not pattern.takes_newlines:
+            self._lengths[index] = pattern.advance(before, char, origin)
+            return self._lengths[index]
+        if before == 0 and char == "\n" and origin is not Origin.SPECIAL:
+            self._newlines[index] += 1  # even where the string itself begins with a newline
+            return self._newlines[index]
+        length = pattern.advance(before, char, origin)
+        self._lengths[index] = length
         if length != before + 1:
-            is_newline = char == "\n" and origin is not Origin.SPECIAL
-            counts_on = is_newline and before == 0 and length == 0
-            self._newlines[index] = self._newlines[index] + 1 if counts_on else 0
-        return self._newlines[index]
+            self._newlines[index] = 0  # the character of a mismatch is not counted either
+        return length + self._newlines[index]
 
 
 def _failure_links(text: str) -> list[int]:

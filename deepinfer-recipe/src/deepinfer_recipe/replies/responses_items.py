@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from ..jsontext import JsonTextError, loads
@@ -162,14 +161,14 @@ class CallItem(OutputItem):
         head = {
             "type": self.kind, "id": self.id, "status": status, "call_id": self._call_id,
         }  # fmt: skip
-        return head | self._fields("".join(self._texts), status)
+        return head | self._fields("".join(self._texts))
 
     @abstractmethod
     def add(self, json_text: str) -> list[dict[str, Any]]:
         """Append JSON text of the arguments and return its events."""
 
     @abstractmethod
-    def _fields(self, text: str, status: str) -> dict[str, Any]:
+    def _fields(self, text: str) -> dict[str, Any]:
         """Return what follows the call id, for the arguments so far."""
 
 
@@ -208,7 +207,7 @@ class FunctionCallItem(CallItem):
         }
         return [done, *super().close(status)]
 
-    def _fields(self, text: str, status: str) -> dict[str, Any]:
+    def _fields(self, text: str) -> dict[str, Any]:
         return {"name": self._name, **self._namespace, "arguments": text}
 
 
@@ -243,7 +242,7 @@ class CustomCallItem(CallItem):
         name = "response.custom_tool_call_input.delta"
         return [{"type": name, "delta": text, **self._place()}]
 
-    def _fields(self, text: str, status: str) -> dict[str, Any]:
+    def _fields(self, text: str) -> dict[str, Any]:
         return {"name": self._name, "input": text}
 
 
@@ -253,17 +252,27 @@ class ToolSearchCallItem(CallItem):
     prefix = "tsc"
     kind = "tool_search_call"
 
+    def __init__(self, response_id: str, index: int, call_id: str, name: str) -> None:
+        super().__init__(response_id, index, call_id, name)
+        self._arguments: Any = {}
+
     def add(self, json_text: str) -> list[dict[str, Any]]:
         """Append JSON text of the arguments; there is no event for it."""
         self._texts.append(json_text)
         return []
 
-    def _fields(self, text: str, status: str) -> dict[str, Any]:
-        arguments = {}
+    def value(self, status: str) -> dict[str, Any]:
+        """Return the item; without whole arguments it is incomplete."""
+        self._arguments = {}
         if status == "completed":
-            with suppress(JsonTextError):
-                arguments = loads(text)
-        return {"execution": "client", "arguments": arguments}
+            try:
+                self._arguments = loads("".join(self._texts))
+            except JsonTextError:
+                status = "incomplete"
+        return super().value(status)
+
+    def _fields(self, text: str) -> dict[str, Any]:
+        return {"execution": "client", "arguments": self._arguments}
 
 
 def new_call_item(
