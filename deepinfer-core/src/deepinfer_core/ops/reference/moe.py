@@ -110,7 +110,7 @@ def _softplus_(x: Tensor) -> Tensor:
 
 
 def _keep_groups(ranked: Tensor, num_groups: int, top_groups: int, best: int) -> Tensor:
-    grouped = ranked.view(ranked.shape[0], num_groups, -1)
+    grouped = ranked.view(ranked.shape[0], num_groups, ranked.shape[1] // num_groups)
     worth = grouped.topk(min(best, grouped.shape[-1]), dim=-1).values.sum(dim=-1)
     kept = worth.sort(dim=-1, descending=True, stable=True).indices[:, :top_groups]
     is_kept = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, kept, True)

@@ -46,10 +46,10 @@ def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     group = how.group or max(width, 1)
     num_groups = -(-width // group)
     wide = F.pad(x.float(), (0, num_groups * group - width)).view(rows, num_groups, group)
-    amax = wide.abs().amax(dim=-1, keepdim=True) if wide.numel() else wide.new_ones(rows, 1, 1)
+    amax = wide.abs().amax(dim=-1, keepdim=True)
     scales = torch.where(amax > 0, amax / how.qmax, 1.0)
     scaled = (wide / scales).clamp_(-how.qmax, how.qmax)
     if how.dtype == torch.int8:
         scaled.round_()
-    q = scaled.to(how.dtype).view(rows, -1)[:, :width].contiguous()
-    return q, scales.view(rows, -1) if how.group else scales.view(rows)
+    q = scaled.to(how.dtype).flatten(1)[:, :width].contiguous()
+    return q, scales.flatten(1 if how.group else 0)

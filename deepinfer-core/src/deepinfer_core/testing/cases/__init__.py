@@ -1,0 +1,19 @@
+"""Cases of every op, one file per family."""
+
+from __future__ import annotations
+
+from deepinfer_core.testing.case import OpCases
+from deepinfer_core.testing.cases import act, attn, comm, gemm, kv, moe, norm, rope, sample
+
+OP_CASES: dict[str, OpCases] = {
+    **act.OPS,
+    **attn.OPS,
+    **comm.OPS,
+    **gemm.OPS,
+    **kv.OPS,
+    **moe.OPS,
+    **norm.OPS,
+    **rope.OPS,
+    **sample.OPS,
+}
+"""Op -> its cases. An op without cases cannot be checked; a test refuses that."""

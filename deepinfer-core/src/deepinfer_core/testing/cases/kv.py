@@ -1,0 +1,107 @@
+"""Cases of the ops that write the KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes
+from deepinfer_core.testing.compare import assert_same_bits
+
+NUM_BLOCKS = 12
+
+
+def store_cases(sizes: Sizes) -> Sequence[Case]:
+    cases = []
+    for block_size, num_heads, head_dim in ((16, 3, 64), (4, 1, 20)):
+        shape = {
+            "block_size": sizes.pick("block_size", block_size),
+            "num_kv_heads": sizes.pick("num_kv_heads", num_heads),
+            "head_dim": sizes.pick("head_dim", head_dim),
+        }
+        name = "x".join(str(size) for size in shape.values())
+        # Blocks of one tensor; of a page shared with other layers; a page of any size.
+        for between in (None, "layers", "odd"):
+            features = frozenset({"strided_cache"} if between else ())
+            build = partial(_store, shape, between)
+            suffix = f"-{between}" if between else ""
+            bound = {key: shape[key] for key in ("head_dim", "num_kv_heads")}
+            cases.append(Case(f"{name}{suffix}", build, features, bound))
+    return list({case.name: case for case in cases}.values())
+
+
+def copy_cases(sizes: Sizes) -> Sequence[Case]:
+    return [Case("pages", _copy_blocks, token_counts=(1, 3))]
+
+
+def make_cache(
+    shape: dict[str, int], num_blocks: int, between: str | None, make: Maker
+) -> tuple[Tensor, Tensor]:
+    """Key and value caches [num_blocks, block_size, Hk, D] of garbage, by kind of stride."""
+    block = (shape["block_size"], shape["num_kv_heads"], shape["head_dim"])
+    if between is None:
+        k, v = (make.normal(num_blocks, *block) for _ in range(2))
+        return k, v
+    if between == "layers":
+        pool = make.normal(num_blocks, 3, *block)
+        return pool[:, 1], pool[:, 2]
+    size = block[0] * block[1] * block[2]
+    pool = make.normal(num_blocks, 2 * size + 1)
+    k, v = (pool[:, i * size : (i + 1) * size].view(num_blocks, *block) for i in range(2))
+    return k, v
+
+
+def _store(shape: dict[str, int], between: str | None, make: Maker, num_tokens: int) -> Call:
+    block_size = shape["block_size"]
+    token = (shape["num_kv_heads"], shape["head_dim"])
+    k, v = make.rows(num_tokens, *token), make.rows(num_tokens, *token)
+    caches = make_cache(shape, NUM_BLOCKS, between, make)
+    # Block 0 is nobody's.
+    slots = (make.permutation((NUM_BLOCKS - 1) * block_size)[:num_tokens] + block_size).int()
+    if num_tokens > 1:
+        slots[1::5] = -1
+    expected = []
+    for cache, rows in zip(caches, (k, v), strict=True):
+        after = cache.cpu().clone()
+        for row, slot in zip(rows.cpu(), slots.tolist(), strict=True):
+            if slot >= 0:
+                after[slot // block_size, slot % block_size] = row
+        expected.append(after)
+    kwargs = {
+        "k": k,
+        "v": v,
+        "k_cache": caches[0],
+        "v_cache": caches[1],
+        "slot_mapping": slots,
+    }
+    return _exact_call(kwargs, caches, expected, frozenset({"k_cache", "v_cache"}))
+
+
+def _copy_blocks(make: Maker, num_pages: int) -> Call:
+    pool = make.integers(0, 256, NUM_BLOCKS, 77, dtype=torch.uint8)
+    order = make.permutation(NUM_BLOCKS)
+    src, dst = order[:num_pages], order[num_pages : 2 * num_pages]
+    after = pool.cpu().clone()
+    after[dst.cpu()] = after[src.cpu()]
+    kwargs = {"pool": pool, "src": src, "dst": dst}
+    return _exact_call(kwargs, [pool], [after], frozenset({"pool"}))
+
+
+def _exact_call(
+    kwargs: dict[str, Any],
+    written: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    writes: frozenset[str],
+) -> Call:
+    def check(outputs: Sequence[Tensor]) -> None:
+        for name, output, wanted in zip(sorted(writes), outputs, expected, strict=True):
+            assert_same_bits(output, wanted, name)
+
+    return Call(kwargs, expected, observe=lambda result: written, writes=writes, check=check)
+
+
+OPS = {"kv.store": OpCases(store_cases), "kv.copy_blocks": OpCases(copy_cases)}
