@@ -31,6 +31,7 @@ from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
 
 MASK = 2**64 - 1
 EOS, STOP_ID, ERROR = 0, 1, 2
+"""ERROR stands for an empty support, but only in rows with bad words."""
 VOCAB = 23
 STOP_PAIR = 5
 """Two tokens whose sum is this modulo VOCAB stand for a stop string; the edge cuts before them."""
@@ -184,7 +185,7 @@ class FakeRunner:
             prefix = self.rows[plan.rows[source]].prefix(position - 1)
             assert prefix == row.prefix(position - 1), "drew from another prefix's logits"
             token_id = draw(prefix, row.start.seed, row.start.sample_index, position)
-            if token_id == ERROR:
+            if token_id == ERROR and row.start.params.bad_words:
                 output.errors[index] = "nothing left to draw"
             row.token_ids.append(token_id)
             output.token_ids.append([token_id])
@@ -225,7 +226,7 @@ def plain_run(request: Request) -> PlainAnswer:
     answer = PlainAnswer([], [], [], prompt_logprobs, "length", None)
     for position in range(request.num_prompt_tokens, request.max_total_tokens):
         token_id = draw(prefix, request.seed, request.sample_index, position)
-        if token_id == ERROR:
+        if token_id == ERROR and request.params.bad_words:
             answer.finish_reason = "error"
             break
         answer.drawn.append(token_id)

@@ -43,6 +43,7 @@ def draw_request(rng: random.Random, bases: list[list[int]], priorities: bool) -
         "seed": rng.randrange(5),
         "stop_token_ids": frozenset(rng.choice([(), (0,), (0, 1)])),
         "stop": ("pair",) if rng.random() < 0.3 else (),
+        "bad_words": ("x",) if rng.random() < 0.3 else (),
         "logprobs": 0 if rng.random() < 0.2 else None,
         "prompt_logprobs": 0 if rng.random() < 0.15 else None,
     }

@@ -134,12 +134,12 @@ class BlockPool:
             IntegrityError: with the arithmetic.
         """
         free: list[int] = []
-        block = self._next[0]
-        while block and len(free) <= self.num_blocks:
-            if self._previous[self._next[block]] != block:
-                raise IntegrityError(f"free list is torn behind block {block}")
+        before, block = 0, self._next[0]
+        while self._previous[block] == before and block and len(free) < self.num_blocks:
             free.append(block)
-            block = self._next[block]
+            before, block = block, self._next[block]
+        if block or self._previous[0] != before:
+            raise IntegrityError(f"the free list is torn behind block {before}")
         num_used = sum(1 for count in self.ref_counts if count > 0)
         if len(free) != self.num_free_blocks or len(free) + num_used + 1 != self.num_blocks:
             raise IntegrityError(

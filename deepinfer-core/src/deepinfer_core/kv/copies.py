@@ -5,8 +5,6 @@ Owns the promise that a queued copy's source keeps its content until then.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
 from deepinfer_core.errors import IntegrityError
 from deepinfer_core.kv.block_pool import BlockPool
 
@@ -41,11 +39,6 @@ class BlockCopies:
                 return
         self._pool.free(block)
 
-    @property
-    def sources(self) -> AbstractSet[int]:
-        """Blocks that are not reusable yet, whoever releases them."""
-        return set(self._sources.values()) if self._sources else frozenset()
-
     def take(self) -> list[tuple[int, int]]:
         """(source, destination) of all queued copies; hands them over once."""
         if not self._sources and not self.orphans:
@@ -63,6 +56,6 @@ class BlockCopies:
         Raises:
             IntegrityError: names the blocks that are both read and written.
         """
-        both = self._sources.keys() & self.sources
+        both = self._sources.keys() & set(self._sources.values())
         if both:
             raise IntegrityError(f"blocks {sorted(both)} are source and destination of copies")

@@ -70,9 +70,9 @@ class Windows:
         return changed
 
     def _num_gained(self, held: RequestBlocks, limits: Limits) -> int:
-        pinned = self._copies.sources
+        # Sources of queued copies are never among these: they hold the positions written next.
         return sum(
-            self._pool.ref_counts[block] == 1 and block not in pinned
+            self._pool.ref_counts[block] == 1
             for group, limit in limits.items()
             for block in held.tables[group][held.num_dropped[group] : limit]
         )

@@ -34,7 +34,10 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockUpdate:
-    """Blocks that a row's table gained: `block_table[first_index:] = block_ids`."""
+    """How a row's table changed: `block_table[first_index:] = block_ids`, to the table's end.
+
+    A plan holds at most one per row and group. Entries may become 0 when they leave a window.
+    """
 
     group: int
     row: int

@@ -144,7 +144,7 @@ class Planner:
             roster.waiting.push(entry)
             return False
         if is_new:
-            request.num_cached_tokens = min(num_hit, request.num_prompt_tokens)
+            request.num_cached_tokens = num_hit
             step.start_row(request)
         roster.start(entry)
         step.joined.append(entry)

@@ -63,8 +63,6 @@ class Scheduler:
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
-    # ---- what comes and goes
-
     def add(self, request: Request) -> None:
         """Let a request wait; with its `followers`, which fork from it when its prompt is done.
 
@@ -144,8 +142,6 @@ class Scheduler:
         self._kv.check_integrity()
         self._roster.check_integrity()
 
-    # ---- scheduling
-
     def schedule(self) -> StepPlan | None:
         """Plan the next step, counting steps in flight as done.
 
@@ -161,8 +157,6 @@ class Scheduler:
         return step.complete(
             row_frees=self._roster.take_row_frees(), block_copies=self._kv.take_block_copies()
         )
-
-    # ---- commit
 
     def commit(self, plan: StepPlan, output: StepOutput) -> StepResult:
         """Take over what a settled step produced. Steps settle in the order of their plans.

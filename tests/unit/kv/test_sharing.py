@@ -1,0 +1,207 @@
+"""Forks, copy-on-write and windows. Blocks hold 4 tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.scheduling.plan import BlockUpdate
+
+FULL = LayerKV("full", 1, 1, 1)
+
+
+def window(size: int) -> LayerKV:
+    return LayerKV("window", 1, 1, 1, size)
+
+
+def grow(request: Any) -> None:
+    """One more token, as a step draws it."""
+    request.output_token_ids.append(50 + request.request_id)
+
+
+def test_a_fork_shares_every_block_and_the_last_writer_writes_in_place(workbench: Any) -> None:
+    bench = workbench()
+    parent = bench.request(range(6))
+    bench.compute(parent)
+    children = []
+    for _ in range(2):
+        child, updates = bench.fork(parent)
+        assert updates == [BlockUpdate(0, child.row, 0, [1, 2])]
+        children.append(child)
+    for member in (*children, parent):
+        grow(member)
+    assert bench.compute(children[0]) == [BlockUpdate(0, children[0].row, 1, [3])]
+    assert bench.compute(children[1]) == [BlockUpdate(0, children[1].row, 1, [4])]
+    assert bench.compute(parent) == []
+    assert bench.kv.take_block_copies() == [(2, 3), (2, 4)]
+    assert bench.kv.take_block_copies() == []
+    bench.kv.check_integrity()
+
+
+def test_a_fork_at_a_block_border_copies_nothing(workbench: Any) -> None:
+    bench = workbench()
+    parent = bench.request(range(8))
+    bench.compute(parent)
+    child, _ = bench.fork(parent)
+    grow(child)
+    assert bench.compute(child) == [BlockUpdate(0, child.row, 2, [3])]
+    assert bench.kv.take_block_copies() == []
+
+
+def test_a_fork_registers_its_own_continuation_only(workbench: Any) -> None:
+    bench = workbench()
+    parent = bench.request(range(6))
+    bench.compute(parent)
+    child, _ = bench.fork(parent)
+    for member in (parent, child):
+        member.output_token_ids += [10 + member.request_id, 11]
+        bench.compute(member)
+    assert bench.kv.match_prefix(bench.request([*range(6), 10, 11, 0])) == 8
+    assert bench.kv.match_prefix(bench.request([*range(6), 11, 11, 0])) == 8
+    assert bench.kv.stats().num_cached_blocks == 3
+
+
+def test_the_source_of_a_copy_outlives_its_last_holder(workbench: Any) -> None:
+    """Both writers of a shared block leave it before the copy is made; nobody may reuse it yet."""
+    bench = workbench(num_blocks=6)
+    parent = bench.request(range(6))
+    bench.compute(parent)
+    child, _ = bench.fork(parent)
+    grow(child)
+    bench.compute(child)
+    bench.free(parent)
+    hog = bench.use_up(0)
+    assert 2 not in bench.kv.block_tables(hog)[0]
+    assert bench.kv.take_block_copies() == [(2, 3)]
+    bench.kv.check_integrity()
+    assert bench.kv.pool.num_free_blocks == 1
+
+
+def test_a_copy_that_nobody_will_read_is_dropped(workbench: Any) -> None:
+    bench = workbench()
+    parent = bench.request(range(6))
+    bench.compute(parent)
+    child, _ = bench.fork(parent)
+    grow(child)
+    bench.compute(child)
+    bench.free(child)
+    bench.free(parent)
+    assert bench.kv.take_block_copies() == []
+    bench.kv.check_integrity()
+    assert bench.kv.stats().num_free_blocks == bench.kv.stats().num_blocks
+
+
+def test_a_copy_needs_a_free_block(workbench: Any) -> None:
+    bench = workbench(num_blocks=6)
+    parent = bench.request(range(6))
+    bench.compute(parent)
+    child, _ = bench.fork(parent)
+    grow(child)
+    hog = bench.use_up(0)
+    before = bench.snapshot()
+    assert bench.kv.allocate(child, 7) is None
+    assert bench.snapshot() == before
+    bench.free(hog)
+    assert bench.compute(child) is not None
+
+
+def test_window_blocks_are_dropped_and_stay_hittable(workbench: Any) -> None:
+    """A window of 6 over blocks of 4: position 11 sees 6 .. 11, so block 0 can go."""
+    bench = workbench(window(6))
+    request = bench.request(range(30))
+    bench.compute(request, 10)
+    assert bench.compute(request, 12) == []  # nothing to allocate, so nobody looks
+    assert bench.compute(request, 13) == [BlockUpdate(0, 0, 0, [0, 2, 3, 4])]
+    assert bench.compute(request, 17) == [BlockUpdate(0, 0, 1, [0, 3, 4, 5])]
+    assert bench.kv.num_blocks_of(request) == 3
+    assert bench.kv.match_prefix(bench.request(range(5))) == 4
+    assert bench.kv.match_prefix(bench.request(range(9))) == 8
+
+
+def test_a_window_group_holds_its_window_and_no_more(workbench: Any) -> None:
+    bench = workbench(window(6), num_blocks=6)
+    request = bench.request(range(400))
+    for num_tokens in range(1, 400):
+        assert bench.compute(request, num_tokens) is not None
+        assert bench.kv.num_blocks_of(request) <= 4
+
+
+def test_unsettled_window_blocks_are_kept_unless_their_room_is_needed(workbench: Any) -> None:
+    """Only settled blocks can be indexed, and overlap schedules before the last step settles."""
+    bench = workbench(window(5), num_blocks=9)
+    request = bench.request(range(60))
+    bench.kv.allocate(request, 16)
+    request.num_computed_tokens = 16
+    assert bench.kv.allocate(request, 20) == [BlockUpdate(0, 0, 4, [5])]
+    bench.kv.register(request, 16)
+    assert bench.kv.match_prefix(bench.request(range(9))) == 8
+    request.num_computed_tokens = 20
+    (update,) = bench.kv.allocate(request, 24)
+    assert (update.first_index, update.block_ids[:4]) == (0, [0, 0, 0, 0])
+
+    tight = workbench(window(5), num_blocks=5)
+    request = tight.request(range(60))
+    tight.kv.allocate(request, 16)
+    request.num_computed_tokens = 16
+    (update,) = tight.kv.allocate(request, 20)
+    assert update.first_index == 0 and update.block_ids[0] == 0
+    tight.kv.check_integrity()
+
+
+def test_a_hit_takes_only_the_tail_of_a_window(workbench: Any) -> None:
+    bench = workbench(FULL, window(5), window(5))
+    assert bench.kv.layout.hit_granularity == 8
+    first = bench.request(range(25))
+    bench.admit(first)
+    second = bench.request(range(25))
+    assert bench.admit(second) == 24
+    full, tail = bench.kv.block_tables(second)
+    assert tail[:5] == [0] * 5 and tail[5] == bench.kv.block_tables(first)[1][5]
+    assert full[:3] == bench.kv.block_tables(first)[0][:3]
+
+
+def test_a_hit_moves_down_when_a_window_tail_is_gone(workbench: Any) -> None:
+    bench = workbench(FULL, window(5), window(5), num_blocks=40)
+    first = bench.request(range(33))
+    bench.admit(first)
+    tail = bench.kv.block_tables(first)[1]
+    bench.free(first)
+    probe = bench.request(range(33))
+    assert bench.kv.match_prefix(probe) == 32
+    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[7])]
+    assert bench.kv.match_prefix(probe) == 24
+    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[4])]
+    assert bench.kv.match_prefix(probe) == 24, "a tail reaches back 4 tokens: block 5 only"
+    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[5])]
+    assert bench.kv.match_prefix(probe) == 16
+
+
+def test_groups_use_what_other_groups_give_up(workbench: Any) -> None:
+    """The full group grows into the block that the window group drops in the same call."""
+    bench = workbench(FULL, FULL, window(3), num_blocks=8)
+    assert [group.block_size for group in bench.kv.layout.groups] == [4, 8]
+    request = bench.request(range(40))
+    for num_tokens in (8, 16, 17, 20):
+        assert bench.compute(request, num_tokens) is not None
+    assert bench.kv.pool.num_free_blocks == 0
+    assert [update.group for update in bench.compute(request, 21)] == [0, 1]
+    assert bench.kv.block_tables(request)[1][:2] == [0, 0]
+
+
+@pytest.mark.parametrize("num_tokens", [5, 6, 7])
+def test_windows_fork_too(workbench: Any, num_tokens: int) -> None:
+    bench = workbench(window(3))
+    parent = bench.request(range(num_tokens))
+    for end in range(1, num_tokens + 1):
+        bench.compute(parent, end)
+    child, (update,) = bench.fork(parent)
+    assert update.block_ids == bench.kv.block_tables(parent)[0]
+    grow(child)
+    grow(parent)
+    bench.compute(child)
+    bench.compute(parent)
+    assert len(bench.kv.take_block_copies()) == 1
+    bench.free(parent)
+    bench.free(child)
+    assert bench.kv.pool.num_free_blocks == 31
