@@ -259,6 +259,17 @@ def test_a_request_is_added_once(harness: Any) -> None:
         bench.scheduler.add(request)
 
 
+def test_a_refused_follower_leaves_nothing_behind(harness: Any) -> None:
+    bench = harness()
+    (known,) = bench.add([1], max_tokens=1)
+    leader, follower = bench.request([1, 2], n=2, max_tokens=2)
+    follower.request_id = known.request_id
+    with pytest.raises(RequestError, match="request 0 was added before"):
+        bench.scheduler.add(leader)
+    assert bench.scheduler.num_waiting == 1
+    bench.run()
+
+
 def test_unknown_policy(harness: Any) -> None:
     with pytest.raises(ConfigError, match="allowed: fcfs, priority"):
         harness(policy="lifo")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockPool
 from deepinfer_core.kv.copies import BlockCopies
 from deepinfer_core.kv.layout import KVLayout
-from deepinfer_core.kv.prefix_index import first_live_block
 from deepinfer_core.kv.tables import RequestBlocks
 
 Limits = dict[int, int]
@@ -28,7 +27,11 @@ class Windows:
     def __init__(
         self, layout: KVLayout, pool: BlockPool, copies: BlockCopies, *, keep_unsettled: bool
     ) -> None:
-        self._groups = {g: group for g, group in enumerate(layout.groups) if group.window_size}
+        self._groups = [
+            (g, group.window_size - 1, group.block_size)
+            for g, group in enumerate(layout.groups)
+            if group.window_size is not None
+        ]
         self._pool = pool
         self._copies = copies
         self._keep_unsettled = keep_unsettled
@@ -42,18 +45,12 @@ class Windows:
         num_free = self._pool.num_free_blocks
         if not self._groups:
             return {} if num_needed <= num_free else None
-        unseen = {g: first_live_block(group, position) for g, group in self._groups.items()}
-        choices = [unseen]
         if self._keep_unsettled:
-            settled = {
-                g: min(unseen[g], held.num_settled // group.block_size)
-                for g, group in self._groups.items()
-            }
-            choices.insert(0, settled)
-        for limits in choices:
+            limits = self._limits(position, held.num_settled)
             if num_needed <= num_free or num_needed <= num_free + self._num_gained(held, limits):
                 return limits
-        return None
+        limits = self._limits(position, position)
+        return limits if num_needed <= num_free + self._num_gained(held, limits) else None
 
     def drop(self, held: RequestBlocks, limits: Limits) -> dict[int, int]:
         """Give up blocks; returns group -> first table index that changed."""
@@ -68,6 +65,12 @@ class Windows:
                 held.num_dropped[group] = limit
                 changed[group] = start
         return changed
+
+    def _limits(self, position: int, num_settled: int) -> Limits:
+        return {
+            g: min(max(0, position - num_before), num_settled) // size
+            for g, num_before, size in self._groups
+        }
 
     def _num_gained(self, held: RequestBlocks, limits: Limits) -> int:
         # Sources of queued copies are never among these: they hold the positions written next.

@@ -62,10 +62,12 @@ class Roster:
         """Let a request and its followers wait.
 
         Raises:
-            RequestError: it can't produce a token: empty prompt, or no room for output.
+            RequestError: an empty prompt, no room for output, or added before; nothing changed.
         """
         for member in (request, *request.followers):
             _check_lengths(member)
+            if member.request_id in self.entries or member.is_finished:
+                raise RequestError(f"request {member.request_id} was added before")
         leader = self._enter(request)
         for follower in request.followers:
             entry = self._enter(follower)
@@ -210,8 +212,6 @@ class Roster:
             _check_entry(entry)
 
     def _enter(self, request: Request) -> Entry:
-        if request.request_id in self.entries or request.is_finished:
-            raise RequestError(f"request {request.request_id} was added before")
         entry = self.entries[request.request_id] = Entry(request, self._policy.key(request))
         return entry
 
