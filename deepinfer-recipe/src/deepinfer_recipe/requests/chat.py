@@ -17,7 +17,7 @@ from .content import ContentWriter, Part, join_texts
 from .converted import ConversationRequest, InferenceOptions
 from .errors import bad_request
 from .history import parsing_options, settle_reasoning
-from .images import UNSUPPORTED_IMAGE, image_from_file, image_from_url
+from .images import UNSUPPORTED_IMAGE, check_file, image_from_url
 from .options import ConversionOptions, ModelVersion
 from .protocol import ProtocolRequest
 from .response_format import check_response_schema
@@ -32,7 +32,7 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .tools import check_choice, check_name, check_strict, finish_tools, output_constraint
+from .tools import check_choice, check_name, check_strict, check_tools, keep_chosen, output_constraint
 
 _INSUFFICIENT = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
@@ -78,7 +78,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatBody]):
 def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
     version = resolve_model(body.model, options)
     for index, tool in enumerate(body.tools):
-        check_name(f"tools[{index}].function.name", tool.name, max_length=None)
+        check_name(f"tools[{index}].function.name", tool.name)
     thinking, effort = resolve_thinking(body.thinking, body.reasoning_effort, options)
     messages = _MessageConverter(body, version, options).convert()
     messages = settle_reasoning(
@@ -88,11 +88,13 @@ def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
         behavior=options.reasoning_content_behavior,
         field="reasoning_content",
     )
-    if not messages:
+    if not body.messages:
         raise bad_request("Empty input messages")
     _check_json_word(body, messages)
+    tools = check_tools(body.tools, body.tool_choice, checked=body.given_parameters)
     choice = check_choice(body.tool_choice, body.tools, thinking=thinking)
-    tools = finish_tools(body.tools, body.tool_choice, checked=body.given_parameters)
+    tools = keep_chosen(tools, body.tool_choice)
+    _check_prefix(body)
     stop = check_stop(body.stop)
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options should be set along with stream = true")
@@ -150,6 +152,20 @@ def _inference_options(
         seed=body.seed,
         output_constraint=output_constraint(conversation, constraint_schema),
     )
+
+
+def _check_prefix(body: ChatBody) -> None:
+    if any(message.prefix for message in body.messages[:-1]):
+        raise bad_request(
+            "Invalid completion message: prefix set true with message which is not final "
+            "message or message role is not assistant"
+        )
+    if not body.messages[-1].prefix:
+        return
+    if body.response_format is not None and body.response_format["type"] == "json_object":
+        raise bad_request("response_format json_object should not be used with prefix")
+    if body.tools or any(message.tool_calls for message in body.messages):
+        raise bad_request("Function call should not be used with prefix")
 
 
 def _check_json_word(body: ChatBody, messages: list[Message]) -> None:
@@ -211,17 +227,6 @@ class _MessageConverter:
         return self._writer.system(parts) if message.role == "system" else self._writer.user(parts)
 
     def _assistant(self, index: int, message: ChatMessage) -> Message:
-        is_last = index == len(self._body.messages) - 1
-        if message.prefix and not is_last:
-            raise bad_request(
-                "Invalid completion message: prefix set true with message which is not final "
-                "message or message role is not assistant"
-            )
-        if message.prefix and self._body.tools:
-            raise bad_request("Function call should not be used with prefix")
-        given = self._body.response_format
-        if message.prefix and given is not None and given["type"] == "json_object":
-            raise bad_request("response_format json_object should not be used with prefix")
         if message.content is None and message.tool_calls is None:
             raise bad_request("Invalid assistant message: content or tool_calls must be set")
         parts = self._parts(index, message)
@@ -268,20 +273,21 @@ class _MessageConverter:
             return []
         if isinstance(message.content, str):
             return [message.content]
-        return [self._part(index, message.role, block) for block in message.content]
+        if not self._has_images:
+            return [block.get("text", UNSUPPORTED_IMAGE) for block in message.content]
+        path = f".messages[{index}]"
+        blocks = [
+            check_file(block, prefix=f"{path}: ") if block["type"] == "file" else block
+            for block in message.content
+        ]
+        return [self._part(path, message.role, block) for block in blocks]
 
-    def _part(self, index: int, role: str, block: dict[str, Any]) -> Part:
+    def _part(self, path: str, role: str, block: dict[str, Any]) -> Part:
         if block["type"] == "text":
             return str(block["text"])
-        if not self._has_images:
-            return UNSUPPORTED_IMAGE
         if role == "assistant":
             raise bad_request("Image in assistant message is not supported")
-        path = f".messages[{index}]"
-        place = {"prefix": f"{path}: ", "path": path}
-        if block["type"] == "image_url":
-            return image_from_url(block["url"], block["detail"], **place)
-        return image_from_file(block["file_id"], block["file_data"], block["filename"], **place)
+        return image_from_url(block["url"], block["detail"], prefix=f"{path}: ", path=path)
 
 
 def _duplicate(call_id: str, index: int) -> Exception:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..conversation import DataUrlImageSource, ImageDetail, ImageSource, UrlImageSource
 from ..data_urls import DataUrlError, parse_data_url
 from .errors import bad_request
@@ -32,17 +34,16 @@ def image_from_url(url: str, detail: ImageDetail, *, prefix: str, path: str) -> 
     return DataUrlImageSource(url, detail, path=path)
 
 
-def image_from_file(
-    file_id: str | None, file_data: str | None, filename: str | None, *, prefix: str, path: str
-) -> ImageSource:
-    """Return the source for a file: a base64 data URL of an image.
+def check_file(block: dict[str, Any], *, prefix: str) -> dict[str, Any]:
+    """Return a file block as the image block it stands for: it must hold a data URL of an image.
 
     Raises:
         ConversionError: there is no such data, or it is no image.
     """
+    file_id, file_data = block["file_id"], block["file_data"]
     if file_id is not None and file_data is not None:
         raise bad_request(f"{prefix}file cannot have both file_id and file_data")
-    if file_id is not None and filename is not None:
+    if file_id is not None and block["filename"] is not None:
         raise bad_request(f"{prefix}file cannot have filename when file_id is present")
     if file_id is not None:
         raise bad_request(prefix + NO_FILE_ID)
@@ -50,7 +51,7 @@ def image_from_file(
         raise bad_request(f"{prefix}file must have a file_id or file_data")
     invalid = "file_data is not a valid base64 data url"
     _check_data_url(file_data, noun="file", prefix=prefix, no_url=invalid, no_base64=invalid)
-    return image_from_url(file_data, "high", prefix=prefix, path=path)
+    return {"type": "image_url", "url": file_data, "detail": "high"}
 
 
 def _check_data_url(url: str, *, noun: str, prefix: str, no_url: str, no_base64: str) -> None:

@@ -24,7 +24,7 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .tools import check_choice, check_name, finish_tools, output_constraint
+from .tools import check_choice, check_name, check_tools, keep_chosen, output_constraint, unknown_choice
 
 
 class MessagesRequest(ProtocolRequest[MessagesBody]):
@@ -69,8 +69,12 @@ def _convert(body: MessagesBody, options: ConversionOptions) -> ConversationRequ
     )
     if not body.messages:
         raise bad_request("messages: at least one message is required")
+    tools = check_tools(declared, body.tool_choice)
+    dropped = [tool.server_name for tool in body.tools if tool.client is None]
+    if dropped and not declared and body.tool_choice.function not in (None, *dropped):
+        raise unknown_choice(str(body.tool_choice.function))
     choice = check_choice(body.tool_choice, declared, thinking=thinking)
-    tools = finish_tools(declared, body.tool_choice)
+    tools = keep_chosen(tools, body.tool_choice)
     messages = keep_known_tools(messages, tools)
     if body.system is not None:
         text = body.system if isinstance(body.system, str) else SEPARATOR.join(body.system)
@@ -108,12 +112,7 @@ def _declared_tools(
     """Return the tools of the client; V4 knows no deferred ones."""
     drops = options.messages_web_search is WebSearchBehavior.Drop
     declared: list[ToolDefinition] = []
-    clients = [tool.client for tool in body.tools if tool.client is not None]
     keeps_deferred = version is ModelVersion.DeepseekV41Flash
-    if keeps_deferred and clients and all(tool.defer_loading for tool in clients):
-        raise bad_request(
-            "tools: at least one tool must have defer_loading=false. All tools cannot be deferred."
-        )
     for index, tool in enumerate(body.tools):
         if tool.client is None:
             if drops and tool.server_type.startswith("web_search"):
@@ -122,4 +121,8 @@ def _declared_tools(
         check_name(f"tools[{index}].name", tool.client.name)
         deferred = tool.client.defer_loading and keeps_deferred
         declared.append(replace(tool.client, defer_loading=deferred))
+    if declared and all(tool.defer_loading for tool in declared):
+        raise bad_request(
+            "tools: at least one tool must have defer_loading=false. All tools cannot be deferred."
+        )
     return declared

@@ -16,7 +16,7 @@ from ..conversation import (
     UrlImageSource,
 )
 from ..jsontext import dumps_spaced
-from .content import SEPARATOR, ContentWriter, Part, join_texts
+from .content import SEPARATOR, ContentWriter, Part, append_text, join_texts
 from .errors import bad_request
 from .images import NO_FILE_ID, UNSUPPORTED_IMAGE
 from .messages_body import Blocks, MessagesMessage
@@ -87,11 +87,14 @@ class MessageConverter:
                 case _:
                     at_call = f"messages.{index}.{position}: " if calls else f"messages.{index}: "
                     self._require_answers(at_call)
+                    parts.append(self._part(block, f"messages.{index}.content[{position}]"))
                     if block["type"] == "image" and self._is_v41:
                         raise bad_request("Image in assistant message is unsupported")
-                    parts.append(self._part(block, ""))
         reasoning = SEPARATOR.join(thoughts) if thoughts else None
-        return AssistantMessage(join_texts(parts), reasoning, calls or None)
+        text = ""
+        for part in parts:
+            text = append_text(text, str(part))
+        return AssistantMessage(text, reasoning, calls or None)
 
     def _user(self, index: int, blocks: Blocks) -> Iterable[Message]:
         answered: set[str] = set()
@@ -137,16 +140,17 @@ class MessageConverter:
         """Yield the blocks with their positions; each must be allowed in the role."""
         for position, block in enumerate(blocks):
             kind = block["type"]
-            if kind in _SERVER_BLOCKS and not self._drops_server_blocks:
-                raise bad_request(f"Unsupported content block: {SERVER_TOOLS}")
             if kind == "thinking" and role != "assistant":
                 raise bad_request(
                     f"messages.{index}.content: thinking blocks may only be in `assistant` messages"
                 )
             if _PLACES.get(kind, role) != role:
+                shown = "tool_use" if kind == "server_tool_use" else kind
                 raise bad_request(
-                    f"messages.{index}: `{kind}` blocks can only be in `{_PLACES[kind]}` messages"
+                    f"messages.{index}: `{shown}` blocks can only be in `{_PLACES[kind]}` messages"
                 )
+            if kind in _SERVER_BLOCKS and not self._drops_server_blocks:
+                raise bad_request(f"Unsupported content block: {SERVER_TOOLS}")
             if kind not in _SERVER_BLOCKS:
                 yield position, block
 

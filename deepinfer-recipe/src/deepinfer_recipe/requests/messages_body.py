@@ -39,6 +39,7 @@ class MessagesTool:
 
     client: ToolDefinition | None
     server_type: str = ""
+    server_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,8 @@ def _read_result_content(value: Any) -> Blocks:
 def _read_tool(value: Any) -> MessagesTool:
     fields = read_map(value, "struct MessagesTool")
     if "type" in fields:
-        return MessagesTool(None, read_str(fields["type"]))
+        name = fields.get("name")
+        return MessagesTool(None, read_str(fields["type"]), name if isinstance(name, str) else None)
     tool = ToolDefinition(
         required(fields, "name", read_str),
         optional(fields, "description", read_str),

@@ -13,13 +13,13 @@ def check_response_schema(schema: Any, *, strict: bool) -> Any | None:
     """Check the schema of a response format; return its normal form if it is strict.
 
     Raises:
-        ConversionError: it is no JSON Schema, or has no normal form though strict.
+        ConversionError: it is no JSON Schema, or if strict has no normal form.
     """
-    try:
-        check_schema(schema)
-    except SchemaError as error:
-        raise bad_request(f"Invalid json schema: {error}") from None
     if not strict:
+        try:
+            check_schema(schema)
+        except SchemaError as error:
+            raise bad_request(f"Invalid json schema: {error}") from None
         return None
     try:
         return normalize(

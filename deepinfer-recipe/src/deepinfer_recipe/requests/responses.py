@@ -30,7 +30,7 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .tools import check_choice, check_strict, finish_tools, output_constraint
+from .tools import check_choice, check_strict, check_tools, keep_chosen, output_constraint
 
 
 class ResponsesRequest(ProtocolRequest[ResponsesBody]):
@@ -54,7 +54,9 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         body = self._read()
         version = resolve_model(body.model, check_instance("options", options, ConversionOptions))
         declared = DeclaredTools()
-        declare_tools(body.tools, version, options, declared)
+        # Only names matter here: what the server would do about web search does not.
+        lenient = options.with_responses_web_search(WebSearchBehavior.Drop)
+        declare_tools(body.tools, version, lenient, declared)
         return declared.namespaces
 
     def echo(self) -> ResponsesEcho:
@@ -119,8 +121,9 @@ def _convert(body: ResponsesBody, options: ConversionOptions) -> ConversationReq
     )
     if body.chooses_web_search and options.responses_web_search is WebSearchBehavior.Reject:
         raise bad_request(SERVER_TOOLS)
+    tools = check_tools(declared.definitions, body.choice, checked=declared.given_parameters)
     choice = check_choice(body.choice, declared.definitions, thinking=thinking)
-    tools = finish_tools(declared.definitions, body.choice, checked=declared.given_parameters)
+    tools = keep_chosen(tools, body.choice)
     messages = _with_finished_tools(messages, tools)
     response_format, constraint_schema = _response_format(body.text["format"])
     _check_json_word(body, messages)

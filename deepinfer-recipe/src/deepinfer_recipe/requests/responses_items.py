@@ -7,7 +7,7 @@ from typing import Any
 
 from ..conversation import AssistantMessage, Message, ToolCall, ToolDefinition
 from ..jsontext import dumps_compact
-from .content import SEPARATOR, ContentWriter, Part, join_texts
+from .content import ContentWriter, Part, append_text, join_texts
 from .errors import bad_request
 from .images import NO_FILE_ID, UNSUPPORTED_IMAGE, image_from_url
 from .options import ConversionOptions, ModelVersion
@@ -15,7 +15,6 @@ from .responses_tools import (
     TOOL_SEARCH,
     DeclaredTools,
     declare_tools,
-    echo_tools,
     flatten_namespaces,
     qualified_name,
 )
@@ -35,9 +34,11 @@ class ItemConverter:
         self._declared = declared
         self._writer = ContentWriter(options.special_tokens)
         self._messages: list[Message] = []
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[ToolCall] = []
+        self._text: str | None = None
+        self._reasoning = ""
+        self._calls: dict[str, ToolCall] = {}
+        self._call_ids: set[str] = set()
+        self._answered_ids: set[str] = set()
         self._results: dict[str, Message] = {}
         self._found: list[Message] = []
 
@@ -54,9 +55,7 @@ class ItemConverter:
                 case "message":
                     self._message(index, item)
                 case "reasoning":
-                    if self._texts or self._calls:
-                        self._end_run()
-                    self._thoughts += item["texts"]
+                    self._reason("\n".join(item["texts"]))
                 case "function_call" | "custom_tool_call" | "tool_search_call":
                     self._call(index, item)
                 case "output" | "tool_search_output":
@@ -64,16 +63,20 @@ class ItemConverter:
         self._end_run()
         return self._messages
 
+    def _reason(self, text: str) -> None:
+        if self._calls or (text and self._text):
+            self._end_run()
+        if text:
+            self._reasoning = append_text(self._reasoning, text, "\n")
+
     def _message(self, index: int, item: dict[str, Any]) -> None:
         role = item["role"]
         if role != "assistant" or self._calls:
             self._end_run()
-        parts = [
-            self._part(index, role, f"content[{position}]", block)
-            for position, block in enumerate(item["content"])
-        ]
+        self._check_images(index, "content", item["content"])
+        parts = [self._part(index, role, block) for block in item["content"]]
         if role == "assistant":
-            self._texts.append(join_texts(parts))
+            self._text = append_text(self._text or "", join_texts(parts))
         elif role == "system" or (role == "developer" and self._is_v41):
             self._messages.append(self._writer.system(parts))
         else:
@@ -84,8 +87,9 @@ class ItemConverter:
         _check_call_id(index, call_id)
         if self._results:
             self._end_run()
-        if any(call.id == call_id for call in self._calls):
+        if call_id in self._call_ids:
             raise bad_request(f"Duplicate 'call_id': {call_id}.")
+        self._call_ids.add(call_id)
         match item["type"]:
             case "function_call":
                 name, arguments = item["name"], item["arguments"]
@@ -95,49 +99,62 @@ class ItemConverter:
                 name, arguments = item["name"], dumps_compact({"input": item["input"]})
             case _:
                 name, arguments = TOOL_SEARCH, dumps_compact(item["arguments"])
-        self._calls.append(ToolCall(call_id, name, arguments))
+        self._calls[call_id] = ToolCall(call_id, name, arguments)
 
     def _output(self, index: int, item: dict[str, Any]) -> None:
         call_id: str = item["call_id"]
+        if item["type"] == "output":
+            self._check_images(index, "output", item["output"])
         _check_call_id(index, call_id)
-        if call_id in self._results:
+        if call_id in self._answered_ids:
             raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
-        if not any(call.id == call_id for call in self._calls):
+        if call_id not in self._calls:
             raise bad_request(f"No tool call found for tool output with call_id {call_id}.")
         if item["type"] == "output":
-            parts: list[Part] = [
-                self._part(index, "tool", f"output[{position}]", block)
-                for position, block in enumerate(item["output"])
-            ]
+            parts = [self._part(index, "tool", block) for block in item["output"]]
         else:
-            parts = [dumps_compact(list(flatten_namespaces(item["tools"])))]
             found = self._declare(index, item["tools"])
+            if any(tool["type"] == "unsupported" for tool in item["tools"]):
+                raise bad_request(
+                    f"input[{index}]: the enum variant ResponsesTool::Unsupported cannot be "
+                    "serialized"
+                )
+            parts = [dumps_compact(list(flatten_namespaces(item["tools"])))]
             if found:
                 self._found.append(self._writer.system([], found))
+        self._answered_ids.add(call_id)
         self._results[call_id] = self._writer.tool(parts, call_id)
 
     def _declare(self, index: int, tools: Sequence[dict[str, Any]]) -> list[ToolDefinition]:
         before = len(self._declared.definitions)
         declare_tools(
-            echo_tools(tools), self._version, self._options, self._declared, f"input[{index}]."
+            tools, self._version, self._options, self._declared, f"input[{index}]."
         )
         return self._declared.definitions[before:]
 
     def _end_run(self) -> None:
-        """Emit the assistant message, its outputs in the order of the calls, and found tools."""
-        for call in self._calls:
-            if call.id not in self._results:
-                raise bad_request(f"No tool output found for tool call {call.id}.")
-        if self._texts or self._thoughts or self._calls:
-            reasoning = "\n".join(self._thoughts) if self._thoughts else None
-            text = SEPARATOR.join(self._texts)
-            self._messages.append(AssistantMessage(text, reasoning, self._calls or None))
-        self._messages += [self._results[call.id] for call in self._calls]
+        """Emit the assistant message, its outputs in the order of call ids, and found tools."""
+        ids = sorted(self._calls)
+        for call_id in ids:
+            if call_id not in self._results:
+                raise bad_request(f"No tool output found for tool call {call_id}.")
+        if self._text is not None or self._reasoning or self._calls:
+            calls = [self._calls[call_id] for call_id in ids]
+            self._messages.append(
+                AssistantMessage(self._text or "", self._reasoning or None, calls or None)
+            )
+        self._messages += [self._results[call_id] for call_id in ids]
         self._messages += self._found
-        self._texts, self._thoughts, self._calls = [], [], []
-        self._results, self._found = {}, []
+        self._text, self._reasoning = None, ""
+        self._calls, self._results, self._found = {}, {}, []
 
-    def _part(self, index: int, role: str, place: str, block: dict[str, Any]) -> Part:
+    def _check_images(self, index: int, place: str, blocks: Sequence[dict[str, Any]]) -> None:
+        """Check that image blocks are whole; `place` names their list in errors."""
+        for position, block in enumerate(blocks):
+            if self._is_v41 and block["type"] == "input_image":
+                _check_image(f"input[{index}].{place}[{position}]: ", block)
+
+    def _part(self, index: int, role: str, block: dict[str, Any]) -> Part:
         if block["type"] == "input_text":
             return str(block["text"])
         if block["type"] == "input_file":
@@ -147,16 +164,18 @@ class ItemConverter:
         path = f"input[{index}]"
         if role == "assistant":
             raise bad_request(f"{path}: Image in assistant message is unsupported")
-        prefix = f"{path}.{place}: "
-        if block["image_url"] is not None and block["file_id"] is not None:
-            raise bad_request(f"{prefix}input_image cannot have both image_url and file_id")
-        if block["file_id"] is not None:
-            raise bad_request(prefix + NO_FILE_ID)
-        if block["image_url"] is None:
-            raise bad_request(f"{prefix}input_image must have image_url or file_id")
         return image_from_url(
             block["image_url"], block["detail"], prefix=f"{path}: ", path=path
         )
+
+
+def _check_image(prefix: str, block: dict[str, Any]) -> None:
+    if block["image_url"] and block["file_id"] is not None:
+        raise bad_request(f"{prefix}input_image cannot have both image_url and file_id")
+    if block["file_id"] is not None:
+        raise bad_request(prefix + NO_FILE_ID)
+    if not block["image_url"]:
+        raise bad_request(f"{prefix}input_image must have image_url or file_id")
 
 
 def _check_call_id(index: int, call_id: str) -> None:

@@ -151,17 +151,27 @@ def _complete(node: dict[str, Any], *, allows_empty: bool = False) -> dict[str, 
     if node.get("type") != "object":
         return node
     names = list(node["properties"])
-    if node["additionalProperties"]:
-        raise _broken("additionalProperties should not be true")
-    for name in node["required"] or ():
-        if name not in node["properties"]:
-            raise _broken(f"Required property '{name}' not found in object")
-    if node["required"] is not None and len(set(node["required"])) != len(names):
-        raise _broken("Required properties must match all properties in the object")
     if not names and not allows_empty:
         raise _broken("An object with no properties is not allowed.")
     properties = {name: _complete(item) for name, item in node["properties"].items()}
+    _check_required(names, node["required"])
+    if node["additionalProperties"]:
+        raise _broken("additionalProperties should not be true")
     return node | {"properties": properties, "additionalProperties": False, "required": names}
+
+
+def _check_required(names: list[str], given: list[str] | None) -> None:
+    if given is None:
+        return
+    seen: set[str] = set()
+    for name in given:
+        if name not in names:
+            raise _broken(f"Required property '{name}' not found in object")
+        if name in seen:
+            raise _broken(f"Duplicate required property '{name}'")
+        seen.add(name)
+    if len(seen) != len(names):
+        raise _broken("Required properties must match all properties in the object")
 
 
 def _broken(message: str) -> StrictSchemaError:

@@ -15,7 +15,7 @@ from .json_schema import SchemaError, check_schema
 from .strict_schema import StrictSchemaError, normalize
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
-MAX_NAME_LENGTH = 128
+_MAX_NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Choice:
     function: str | None = None
 
 
-def check_name(path: str, name: str, max_length: int | None = MAX_NAME_LENGTH) -> None:
+def check_name(path: str, name: str) -> None:
     """Check the name of a tool.
 
     Raises:
@@ -37,10 +37,10 @@ def check_name(path: str, name: str, max_length: int | None = MAX_NAME_LENGTH) -
             f"Invalid '{path}': empty string. Expected a string with minimum length 1, "
             "but got an empty string instead."
         )
-    if max_length is not None and len(name.encode()) > max_length:
+    if len(name.encode()) > _MAX_NAME_LENGTH:
         raise bad_request(
             f"Invalid '{path}': string too long. Expected a string with maximum length "
-            f"{max_length}, but got a string with length {len(name.encode())} instead."
+            f"{_MAX_NAME_LENGTH}, but got a string with length {len(name.encode())} instead."
         )
     if _NAME.match(name) is None:
         raise bad_request(
@@ -58,19 +58,24 @@ def check_choice(choice: Choice, tools: Sequence[ToolDefinition], *, thinking: b
     if choice.mode != "none" and not tools:
         return "auto"
     if choice.function is not None and choice.function not in {tool.name for tool in tools}:
-        raise bad_request(
-            f"Invalid value for 'tool_call': no function named '{choice.function}' "
-            "was specified in the 'tools' parameter."
-        )
+        raise unknown_choice(choice.function)
     if thinking and (choice.function is not None or choice.mode == "required"):
         raise bad_request("Thinking mode does not support this tool_choice")
     return "required" if choice.function is not None else choice.mode
 
 
-def finish_tools(
+def unknown_choice(name: str) -> Exception:
+    """Return the error for a choice of a tool that is not declared."""
+    return bad_request(
+        f"Invalid value for 'tool_call': no function named '{name}' "
+        "was specified in the 'tools' parameter."
+    )
+
+
+def check_tools(
     tools: Sequence[ToolDefinition], choice: Choice, *, checked: Iterable[int] | None = None
 ) -> list[ToolDefinition]:
-    """Return the tools to declare, with checked and, where strict, normalized schemas.
+    """Return the tools with checked and, where strict, normalized schemas; none for `none`.
 
     Args:
         checked: indices of the tools whose parameters the request gave; all if None.
@@ -81,14 +86,19 @@ def finish_tools(
     if choice.mode == "none":
         return []
     indices = range(len(tools)) if checked is None else set(checked)
-    finished = [
-        _with_parameters(tool, is_given=index in indices) for index, tool in enumerate(tools)
-    ]
-    if len({tool.name for tool in tools}) != len(tools):
-        raise bad_request("Tool names must be unique.")
-    if choice.function is not None:
-        return [tool for tool in finished if tool.name == choice.function]
+    finished: list[ToolDefinition] = []
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            raise bad_request("Tool names must be unique.")
+        names.add(tool.name)
+        finished.append(_with_parameters(tool, is_given=index in indices))
     return finished
+
+
+def keep_chosen(tools: Sequence[ToolDefinition], choice: Choice) -> list[ToolDefinition]:
+    """Return the tools that a choice leaves: one if it names one."""
+    return [tool for tool in tools if choice.function in (None, tool.name)]
 
 
 def check_strict(tools: Sequence[ToolDefinition], *, has_response_format: bool) -> None:
