@@ -16,7 +16,7 @@ import deepinfer_recipe
 
 DEFAULT_CASES = 2000
 CASES_PER_TEST = 2000
-CALL_ID = re.compile(r"(call_\d\d_)[A-Za-z0-9]{20}\d{4}")
+CALL_ID = re.compile(r"(call_\d\d+_(?:ET_)?)[A-Za-z0-9]{20}\d{4}")
 CLOCK_FIELDS = ("created", "created_at", "completed_at")
 
 

@@ -202,7 +202,7 @@ def draw(tokenizer_json):
                 "stop_sequences": rng.sample(STOPS, rng.choice([0, 0, 1, 2, 4])),
             }
             if rng.random() < 0.2:
-                specials = {"thinking_end": ["", "X", "aab"], "dsml": ["", "ab", "<", "｜DSML｜"]}
+                specials = {"thinking_end": ["X", "aab"], "dsml": ["", "ab", "<", "｜DSML｜"]}
                 case["specials"] = {name: rng.choice(texts) for name, texts in specials.items()}
         case["has_tokenizer"] = rng.random() < 0.95
         return case | {"chunks": chunk_list(rng, tokenizer)}

@@ -90,6 +90,11 @@ def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
     )
     if not body.messages:
         raise bad_request("Empty input messages")
+    if any(message.prefix for message in body.messages[:-1]):
+        raise bad_request(
+            "Invalid completion message: prefix set true with message which is not final "
+            "message or message role is not assistant"
+        )
     _check_json_word(body, messages)
     tools = check_tools(body.tools, body.tool_choice, checked=body.given_parameters)
     choice = check_choice(body.tool_choice, body.tools, thinking=thinking)
@@ -155,11 +160,6 @@ def _inference_options(
 
 
 def _check_prefix(body: ChatBody) -> None:
-    if any(message.prefix for message in body.messages[:-1]):
-        raise bad_request(
-            "Invalid completion message: prefix set true with message which is not final "
-            "message or message role is not assistant"
-        )
     if not body.messages[-1].prefix:
         return
     if body.response_format is not None and body.response_format["type"] == "json_object":

@@ -63,7 +63,7 @@ def _convert(body: MessagesBody, options: ConversionOptions) -> ConversationRequ
     messages = settle_reasoning(
         messages,
         thinking=thinking,
-        declares_tools=bool(declared),
+        declares_tools=bool(body.tools),
         behavior=options.reasoning_content_behavior,
         field="content[].thinking",
     )

@@ -127,7 +127,8 @@ class MessageConverter:
                     )
                 added.append(self._tools[block["name"]])
             else:
-                parts.append(self._part(block, f"messages.{index}"))
+                path = f"messages.{index}"
+                parts.append(self._part(block, path, f"{path}.content[{position}]"))
         if self._is_v41:
             return [self._writer.system(parts, added or None)]
         text = join_texts(parts)
@@ -174,7 +175,7 @@ class MessageConverter:
             raise self._unanswered(prefix)
 
     def _unanswered(self, prefix: str) -> Exception:
-        ids = ", ".join(self._missing)
+        ids = ", ".join(sorted(self._missing))
         return bad_request(
             f"{prefix}`tool_use` ids were found without `tool_result` blocks immediately after: "
             f"{ids}. Each `tool_use` block must have a corresponding `tool_result` block in the "
@@ -184,20 +185,18 @@ class MessageConverter:
     def _result_parts(
         self, blocks: Blocks, place: str, added: list[ToolDefinition]
     ) -> list[Part]:
-        parts: list[Part] = []
-        for position, block in enumerate(blocks):
-            if block["type"] == "tool_reference":
-                name: str = block["name"]
-                if name not in self._tools:
-                    raise bad_request(
-                        f"{place}: tool reference '{name}' not found in available tools"
-                    )
-                added.append(self._tools[name])
-                parts.append(name)
-            else:
-                path = f"{place}.tool_result"
-                parts.append(self._part(block, path, f"{path}.content[{position}]"))
-        return parts
+        names = [block["name"] for block in blocks if block["type"] == "tool_reference"]
+        for name in names:
+            if name not in self._tools:
+                raise bad_request(f"{place}: tool reference '{name}' not found in available tools")
+            added.append(self._tools[name])
+        path = f"{place}.tool_result"
+        return [
+            block["name"]
+            if block["type"] == "tool_reference"
+            else self._part(block, path, f"{path}.content[{position}]")
+            for position, block in enumerate(blocks)
+        ]
 
     def _part(self, block: dict[str, Any], path: str, place: str | None = None) -> Part:
         """Return the text or image of a block.

@@ -14,7 +14,7 @@ from .body import RequestBody, parse_body
 from .converted import ConversationRequest, InferenceOptions
 from .errors import bad_request
 from .history import parsing_options, settle_reasoning
-from .options import ConversionOptions, WebSearchBehavior
+from .options import ConversionOptions, ModelVersion, WebSearchBehavior
 from .protocol import ProtocolRequest
 from .response_format import check_response_schema
 from .responses_body import ResponsesBody, read_responses_body
@@ -54,9 +54,11 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         body = self._read()
         version = resolve_model(body.model, check_instance("options", options, ConversionOptions))
         declared = DeclaredTools()
-        # Only names matter here: what the server would do about web search does not.
-        lenient = options.with_responses_web_search(WebSearchBehavior.Drop)
-        declare_tools(body.tools, version, lenient, declared)
+        named = [
+            tool if tool["type"] in ("function", "namespace") else {"type": "unsupported"}
+            for tool in body.tools
+        ]
+        declare_tools(named, version, options, declared)
         return declared.namespaces
 
     def echo(self) -> ResponsesEcho:
@@ -105,13 +107,10 @@ def _convert(body: ResponsesBody, options: ConversionOptions) -> ConversationReq
     version = resolve_model(body.model, options)
     declared = DeclaredTools()
     declare_tools(body.tools, version, options, declared)
-    num_declared = len(declared.definitions)
     client_tools = dict(declared.client_tools)
+    found = _declare_found_tools(body, version, options, declared)
     thinking, effort = resolve_thinking(None, body.reasoning["effort"], options)
-    messages = _messages(body, ItemConverter(version, options, declared))
-    declared.definitions[num_declared:] = [
-        replace(tool, defer_loading=True) for tool in declared.definitions[num_declared:]
-    ]
+    messages = _messages(body, ItemConverter(version, options, found))
     messages = settle_reasoning(
         messages,
         thinking=thinking,
@@ -156,6 +155,27 @@ def _convert(body: ResponsesBody, options: ConversionOptions) -> ConversationReq
         stream=body.stream,
         client_tools=client_tools,
     )
+
+
+def _declare_found_tools(
+    body: ResponsesBody, version: ModelVersion, options: ConversionOptions, declared: DeclaredTools
+) -> dict[int, list[ToolDefinition]]:
+    """Declare what tool searches of the history found, as deferred; V4 knows no search.
+
+    Returns the definitions by the index of the search output.
+    """
+    found: dict[int, list[ToolDefinition]] = {}
+    if version is not ModelVersion.DeepseekV41Flash or not isinstance(body.input, list):
+        return found
+    for index, item in enumerate(body.input):
+        if item["type"] != "tool_search_output":
+            continue
+        before = len(declared.definitions)
+        declare_tools(item["tools"], version, options, declared, f"input[{index}].")
+        new = [replace(tool, defer_loading=True) for tool in declared.definitions[before:]]
+        declared.definitions[before:] = new
+        found[index] = new
+    return found
 
 
 def _messages(body: ResponsesBody, converter: ItemConverter) -> list[Message]:

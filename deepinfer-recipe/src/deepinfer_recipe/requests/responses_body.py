@@ -156,6 +156,8 @@ def _read_item(value: Any) -> dict[str, Any]:
         case "reasoning":
             parts = optional(value, "content", read_list(_read_reasoning_text)) or []
             return {"type": kind, "texts": parts}
+        case "web_search_call":  # stands where reasoning could, and says nothing
+            return {"type": "reasoning", "texts": []}
         case "function_call":
             return {
                 **_read_call(value),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..conversation import AssistantMessage, Message, ToolCall, ToolDefinition
@@ -13,8 +13,6 @@ from .images import NO_FILE_ID, UNSUPPORTED_IMAGE, image_from_url
 from .options import ConversionOptions, ModelVersion
 from .responses_tools import (
     TOOL_SEARCH,
-    DeclaredTools,
-    declare_tools,
     flatten_namespaces,
     qualified_name,
 )
@@ -26,12 +24,15 @@ class ItemConverter:
     """Converts items in order. Neighbouring assistant items make one message."""
 
     def __init__(
-        self, version: ModelVersion, options: ConversionOptions, declared: DeclaredTools
+        self,
+        version: ModelVersion,
+        options: ConversionOptions,
+        found: Mapping[int, Sequence[ToolDefinition]],
     ) -> None:
+        """Build a converter; `found` has the tools of each search output by its index."""
         self._version = version
         self._is_v41 = version is ModelVersion.DeepseekV41Flash
-        self._options = options
-        self._declared = declared
+        self._found_by_index = found
         self._writer = ContentWriter(options.special_tokens)
         self._messages: list[Message] = []
         self._text: str | None = None
@@ -76,7 +77,8 @@ class ItemConverter:
         self._check_images(index, "content", item["content"])
         parts = [self._part(index, role, block) for block in item["content"]]
         if role == "assistant":
-            self._text = append_text(self._text or "", join_texts(parts))
+            text = join_texts(parts)
+            self._text = append_text(self._text or "", text) if text else self._text or ""
         elif role == "system" or (role == "developer" and self._is_v41):
             self._messages.append(self._writer.system(parts))
         else:
@@ -85,7 +87,7 @@ class ItemConverter:
     def _call(self, index: int, item: dict[str, Any]) -> None:
         call_id: str = item["call_id"]
         _check_call_id(index, call_id)
-        if self._results:
+        if self._calls and len(self._results) == len(self._calls):
             self._end_run()
         if call_id in self._call_ids:
             raise bad_request(f"Duplicate 'call_id': {call_id}.")
@@ -106,38 +108,27 @@ class ItemConverter:
         if item["type"] == "output":
             self._check_images(index, "output", item["output"])
         _check_call_id(index, call_id)
+        parts: list[Part] = []
+        if item["type"] == "output":
+            parts = [self._part(index, "tool", block) for block in item["output"]]
         if call_id in self._answered_ids:
             raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
         if call_id not in self._calls:
             raise bad_request(f"No tool call found for tool output with call_id {call_id}.")
-        if item["type"] == "output":
-            parts = [self._part(index, "tool", block) for block in item["output"]]
-        else:
-            found = self._declare(index, item["tools"])
-            if any(tool["type"] == "unsupported" for tool in item["tools"]):
-                raise bad_request(
-                    f"input[{index}]: the enum variant ResponsesTool::Unsupported cannot be "
-                    "serialized"
-                )
-            parts = [dumps_compact(list(flatten_namespaces(item["tools"])))]
-            if found:
-                self._found.append(self._writer.system([], found))
+        if item["type"] == "tool_search_output":
+            parts = [_search_result(index, item["tools"])]
+        found = self._found_by_index.get(index)
+        if found:
+            self._found.append(self._writer.system([], found))
         self._answered_ids.add(call_id)
         self._results[call_id] = self._writer.tool(parts, call_id)
 
-    def _declare(self, index: int, tools: Sequence[dict[str, Any]]) -> list[ToolDefinition]:
-        before = len(self._declared.definitions)
-        declare_tools(
-            tools, self._version, self._options, self._declared, f"input[{index}]."
-        )
-        return self._declared.definitions[before:]
-
     def _end_run(self) -> None:
         """Emit the assistant message, its outputs in the order of call ids, and found tools."""
-        ids = sorted(self._calls)
-        for call_id in ids:
+        for call_id in self._calls:
             if call_id not in self._results:
                 raise bad_request(f"No tool output found for tool call {call_id}.")
+        ids = sorted(self._calls)
         if self._text is not None or self._reasoning or self._calls:
             calls = [self._calls[call_id] for call_id in ids]
             self._messages.append(
@@ -176,6 +167,14 @@ def _check_image(prefix: str, block: dict[str, Any]) -> None:
         raise bad_request(prefix + NO_FILE_ID)
     if not block["image_url"]:
         raise bad_request(f"{prefix}input_image must have image_url or file_id")
+
+
+def _search_result(index: int, tools: Sequence[dict[str, Any]]) -> str:
+    if any(tool["type"] == "unsupported" for tool in tools):
+        raise bad_request(
+            f"input[{index}]: the enum variant ResponsesTool::Unsupported cannot be serialized"
+        )
+    return dumps_compact(list(flatten_namespaces(tools)))
 
 
 def _check_call_id(index: int, call_id: str) -> None:
