@@ -27,7 +27,8 @@ from deepinfer_core.testing.tiny import write_tiny_checkpoint
 FAMILIES = ("llama", "mistral", "qwen3", "qwen3_moe")
 """Grouped heads, a window, normalised heads, experts."""
 PROMPT_LENGTHS = (1, 16, 17, 40, 61)
-NUM_TOKENS = 16
+NUM_TOKENS = 24
+"""Enough for requests to outgrow a pool that they were admitted to."""
 PLAIN: Mapping[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 1,

@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--deepinfer-plugin",
         default="builtin",
         metavar="NAME",
-        help="plugin to check: entry point, distribution, module:attribute, or builtin (default)",
+        help="plugin to check: entry point, distribution, dotted module, or builtin (default)",
     )
     group.addoption(
         "--deepinfer-device",

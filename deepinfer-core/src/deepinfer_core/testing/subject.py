@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,8 +39,8 @@ def find_subject(name: str, device_kind: str | None = None) -> Subject:
     """Load a plugin and collect what it claims.
 
     Args:
-        name: entry point or distribution; `builtin` for core's own kernels; or `module:attribute`
-            of a plugin that is not installed.
+        name: entry point or distribution; `builtin` for core's own kernels; or a dotted module or
+            `module:attribute` of a plugin that is not installed.
         device_kind: default: the first device that the plugin itself finds, else the CPU.
 
     Raises:
@@ -58,9 +60,14 @@ def load_plugin(name: str) -> tuple[PluginHost, PluginRecord]:
     if name in BUILTIN_NAMES:
         host = PluginHost(load_entry_points=False)
         return host, host.plugins[0]
-    if ":" in name:
+    if ":" in name or "." in name:
+        start = time.perf_counter()
+        plugin = load_target(name) if ":" in name else importlib.import_module(name)
+        import_s = time.perf_counter() - start
         host = PluginHost(load_entry_points=False)
-        return host, host.register(load_target(name), name=name)
+        record = host.register(plugin, name=name)
+        record.import_s = import_s
+        return host, record
     host = PluginHost(allow=[name])
     return host, next(record for record in host.plugins if record.matches([name]))
 
