@@ -160,15 +160,14 @@ class ChatCompletionResponse:
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
         if not self._data["choices"]:
-            message = {"role": "assistant", "content": ""}
+            message = {"role": "assistant", "content": None}
             self._data["choices"].append(
                 {"index": 0, "message": message, "logprobs": None, "finish_reason": None}
             )
         total, delta = self._data["choices"][0], choice["delta"]
-        if delta.get("reasoning_content") is not None:
-            total["message"].setdefault("reasoning_content", "")
         for name, texts in self._texts.items():
-            if delta.get(name):
+            if delta.get(name) is not None:
+                total["message"][name] = ""  # the texts are joined when shown
                 texts.append(delta[name])
         for call in delta.get("tool_calls", ()):
             self._add_call(total["message"], call)
@@ -188,7 +187,7 @@ class ChatCompletionResponse:
     def _choice(self, choice: dict[str, Any]) -> dict[str, Any]:
         message = dict(choice["message"])
         for name, texts in self._texts.items():
-            if name in message:
+            if message.get(name) is not None:
                 message[name] = "".join(texts)
         if "tool_calls" in message:
             message["tool_calls"] = [

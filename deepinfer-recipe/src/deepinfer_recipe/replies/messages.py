@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Self
 
 from ..arguments import check_bool, check_instance, check_str, check_uint
@@ -141,6 +142,8 @@ class MessagesResponse:
                 self._texts.append([])
             case "content_block_delta":
                 self._add_delta(data["index"], data["delta"])
+            case "content_block_stop":
+                self._end_block(data["index"])
             case "message_delta":
                 self._data |= data["delta"]
                 self._data["usage"] = data["usage"]
@@ -148,7 +151,10 @@ class MessagesResponse:
     def to_json(self) -> str:
         """Return the message as JSON text."""
         blocks = zip(self._data["content"], self._texts, strict=True)
-        content = [_assemble(block, "".join(texts)) for block, texts in blocks]
+        content = [
+            block if block["type"] == "tool_use" else block | {block["type"]: "".join(texts)}
+            for block, texts in blocks
+        ]
         return dumps_compact(self._data | {"content": content})
 
     @staticmethod
@@ -171,14 +177,12 @@ class MessagesResponse:
             case kind:
                 self._texts[index].append(delta[kind.removesuffix("_delta")])
 
-
-def _assemble(block: dict[str, Any], text: str) -> dict[str, Any]:
-    if block["type"] != "tool_use":
-        return block | {block["type"]: text}
-    try:
-        return block | {"input": loads(text)}
-    except JsonTextError:
-        return block | {"input": {}}
+    def _end_block(self, index: int) -> None:
+        """Parse the input of a tool use; input that is no JSON stays empty."""
+        block = self._data["content"][index]
+        if block["type"] == "tool_use":
+            with suppress(JsonTextError):
+                block["input"] = loads("".join(self._texts[index]))
 
 
 def _message(id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from ..arguments import check_instance, check_str, check_uint
 from ..jsontext import dumps_compact
 from ..parsing.events import CallArguments, CallStart, TextDelta
 from .generator import CallIds, Chunk, ChunkGenerator, Ending, FinishReason, Usage
-from .responses_items import CallItem, ClientTool, MessageItem, OutputItem, ReasoningItem, new_call_item
+from .responses_items import (
+    CallItem,
+    ClientTool,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+    new_call_item,
+)
 from .responses_object import ResponsesEcho, response_object
 
 _INCOMPLETE = {
@@ -160,6 +167,7 @@ class ResponsesResponse:
             check_uint("created", created, 64),
             ResponsesEcho(),
         )
+        self._texts: list[str] = []
 
     def accumulate(self, chunk: ResponsesStreamEvent) -> None:
         """Consume an event and apply it.
@@ -170,12 +178,27 @@ class ResponsesResponse:
         data = check_instance("chunk", chunk, ResponsesStreamEvent).take()
         if "response" in data:
             self._data = data["response"]
-        elif data["type"] == "response.output_item.done":
-            self._data["output"] = [*self._data["output"], data["item"]]
+            return
+        output = self._data["output"]
+        match data["type"].removeprefix("response."):
+            case "output_item.added":
+                output.append(data["item"])
+                self._texts = []
+            case "content_part.added":
+                output[-1]["content"] = [data["part"]]
+            case "output_item.done":
+                output[data["output_index"]] = data["item"]
+            case name if name.endswith(".delta"):
+                self._texts.append(data["delta"])
+                if data.get("logprobs"):
+                    output[-1]["content"][0]["logprobs"] += data["logprobs"]
 
     def to_json(self) -> str:
         """Return the response as JSON text."""
-        return dumps_compact(self._data)
+        output = list(self._data["output"])
+        if output and output[-1]["status"] == "in_progress":
+            output[-1] = _with_text(output[-1], "".join(self._texts))
+        return dumps_compact(self._data | {"output": output})
 
     @staticmethod
     def sse_event_name(chunk: ResponsesStreamEvent) -> str | None:
@@ -187,3 +210,15 @@ class ResponsesResponse:
     def sse_done_data() -> str | None:
         """Return None: this protocol has no closing data."""
         return None
+
+
+def _with_text(item: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return an item that is still open with the text that has come so far."""
+    match item["type"]:
+        case "message" | "reasoning":
+            return item | {"content": [part | {"text": text} for part in item["content"]]}
+        case "function_call":
+            return item | {"arguments": text}
+        case "custom_tool_call":
+            return item | {"input": text}
+    return item
