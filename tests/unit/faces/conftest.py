@@ -8,9 +8,10 @@ from deepinfer_core.testing.fake_engine import FakeEngine
 from deepinfer_core.text.template import ChatTemplate
 
 
-@pytest.fixture(params=[True, False], ids=["overlap", "plain"])
+@pytest.fixture(params=["overlap", "plain", "several tokens"])
 def engine(request):
-    return FakeEngine(overlap=request.param)
+    num_tokens = 3 if request.param == "several tokens" else 1
+    return FakeEngine(overlap=request.param != "plain", tokens_per_step=num_tokens)
 
 
 @pytest.fixture

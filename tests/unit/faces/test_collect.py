@@ -87,6 +87,7 @@ def test_a_stop_string_cuts_ids_text_and_logprobs_at_one_point(generate, engine,
     assert sample.token_ids == ids[:kept]
     assert len(sample.logprobs) == kept
     assert sample.cumulative_logprob == -0.25 * kept
+    assert not engine._live  # and the engine does not go on
 
 
 def test_the_stop_string_may_stay(generate, say):
@@ -175,7 +176,8 @@ def test_nothing_is_turned_into_text_before_the_end_unless_it_must_be(
     assert calls == [10]
     calls.clear()
     generate("x" * 20, {"max_tokens": 10, "stop": "y"})
-    assert calls == [1] * 10
+    assert len(calls) >= 4
+    assert sum(calls) == 10
 
 
 def test_two_threads_share_the_engine_without_an_engine_thread(generate):

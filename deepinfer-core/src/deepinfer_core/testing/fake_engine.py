@@ -1,7 +1,7 @@
 """`FakeEngine`: the verbs of `Engine` with scripted tokens, for tests of what stands above it.
 
-Loads in no time and computes nothing. One token for each running request and step; a step that
-was launched is reported by the next one when `overlap` is on, as in the real engine.
+Loads in no time and computes nothing. A step that was launched is reported by the next one when
+`overlap` is on, as in the real engine.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class FakeEngine:
 
     Args:
         reply: default: the prompt itself, backwards.
+        tokens_per_step: of each request; more than 1 as with drafts.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class FakeEngine:
         max_model_len: int = 4096,
         max_num_seqs: int = 8,
         overlap: bool = True,
+        tokens_per_step: int = 1,
     ) -> None:
         self.tokenizer = fake_tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
@@ -55,6 +57,7 @@ class FakeEngine:
         self._reply = reply or (lambda prompt, index: list(reversed(prompt)))
         self._max_num_seqs = max_num_seqs
         self._overlap = overlap
+        self._tokens_per_step = tokens_per_step
         self._live: dict[int, tuple[Request, list[int]]] = {}
         self._request_ids = itertools.count()
         self._in_flight: list[Request] = []
@@ -113,7 +116,9 @@ class FakeEngine:
         self._in_flight = running if self._overlap else []
         updated = [r for r in settled if not r.is_finished]
         for request in updated:
-            self._append(request)
+            for _ in range(self._tokens_per_step):
+                if not request.is_finished:
+                    self._append(request)
         finished, self._ended = self._ended, []
         return StepResult(updated=updated, finished=finished)
 
