@@ -1,4 +1,4 @@
-"""Thousands of random schedules; see conftest.py for what is checked in each step."""
+"""Thousands of random schedules; see fake_runner.py for what is checked in each step."""
 
 from __future__ import annotations
 
