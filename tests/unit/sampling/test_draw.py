@@ -3,8 +3,8 @@
 import pytest
 import torch
 from deepinfer_core.ops.reference.sample import draw
-from deepinfer_core.sampling.draw import draw_pruned, draw_unpruned
-from deepinfer_core.sampling.rng import token_noise
+from deepinfer_core.sampling.draw import _may_win, draw_pruned, draw_unpruned
+from deepinfer_core.sampling.rng import gumbel, token_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +34,32 @@ def test_pruning_changes_nothing_over_several_tiles():
     logits = torch.randn(2, 150_000, generator=torch.Generator().manual_seed(0))
     inputs = keys(2, 0)
     assert torch.equal(draw_pruned(logits, *inputs), draw_unpruned(logits, *inputs))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4, 1e8, 1e30])
+def test_what_wins_is_never_ruled_out(scale):
+    """Rounded scores of all sizes, and words at both ends of their range."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.cat(
+        [
+            torch.randint(0, 2**32, (20_000,), generator=generator),
+            2**32 - 1 - torch.arange(20_000),
+            torch.arange(20_000),
+        ]
+    )
+    logits = torch.randn(60_000, generator=generator) * scale
+    scores = logits + gumbel(words)
+    assert _may_win(words, logits, scores).all()
+    if scale < 1000:
+        noise = gumbel(words)
+        lucky = (noise > 3) & (noise < 10)  # where the bound is close
+        assert not _may_win(words, logits, scores + 0.1)[lucky].any()
+
+
+@pytest.mark.parametrize("value", [INF, -INF])
+def test_infinite_logits_are_never_ruled_out(value):
+    logits = torch.tensor([value])
+    assert _may_win(torch.tensor([5]), logits, logits).all()
 
 
 def test_a_hopeless_token_wins_with_the_luck_it_needs():

@@ -245,8 +245,10 @@ def test_a_row_that_starts_again_with_extras_is_no_longer_plain(make_rows, rando
     rows.start(0, temperature=0)
     rows.start(0, temperature=0, logprobs=0)
     assert rows.step(random_logits(1, V, 2), [0]).logprobs is not None
-    rows.start(0, temperature=0)
-    assert rows.step(random_logits(1, V, 2), [0]).logprobs is None
+    for params in ({"temperature": 0}, {"top_k": 3}):
+        rows.start(0, logprobs=2)
+        rows.start(0, **params)
+        assert rows.step(random_logits(1, V, 2), [0]).logprobs is None
 
 
 def test_no_rows(make_rows):

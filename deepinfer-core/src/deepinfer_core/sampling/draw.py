@@ -1,13 +1,15 @@
 """argmax(logits + Gumbel noise) over a whole vocabulary, computing little of the noise.
 
-Noise is at most `MAX_GUMBEL`, so a group of tokens whose best logit is too low cannot win whatever
-its noise; among the others, most are ruled out by their largest random word before any logarithm.
+Tokens 4q .. 4q + 3 share a random counter and are a quad here. Noise is at most `MAX_GUMBEL`, so a
+quad whose best logit is too low cannot win whatever its noise: no words are computed for it. Most
+of the others are ruled out by the largest of their four words, before the logarithms of each.
 Rounding is monotone, so the bounds hold for the rounded float32 scores and the result is exactly
 that of the full computation.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,17 +19,17 @@ from deepinfer_core.sampling.rng import (
     PURPOSE_DRAW,
     gumbel,
     random_words,
-    token_noise,
 )
 from deepinfer_core.sampling.selection import GROUP, first_max, group_logits
 
 _QUADS = GROUP // LANES
 _PROBED_GROUPS = 4
-"""Promising groups that are computed before the others, for a score to beat."""
+"""Groups per row that are computed first, for a score to beat."""
 _MIN_PRUNED = 4096
 """Vocabulary from which pruning costs less than it saves."""
-_TILE_GROUPS = 1024
-"""Groups per pass; the random words of a tile (128 KiB each) stay in the cache."""
+_TILE_QUADS = 12288
+"""Quads per pass: arrays of 96 KiB stay in the cache, and below the size from which the
+allocator asks the system for fresh memory each time."""
 
 
 def draw_dense(logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions: Tensor) -> Tensor:
@@ -61,68 +63,78 @@ def draw_unpruned(
 
 def draw_pruned(logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions: Tensor) -> Tensor:
     """The same with little noise computed, [n] int64. On the CPU only."""
-    n, vocab_size = logits.shape
-    keys = (seeds, sample_indices, positions)
+    n, keys = logits.shape[0], (seeds, sample_indices, positions)
     groups = group_logits(logits)
-    maxima = groups.amax(dim=-1)
-    to_beat = _probe(groups, maxima, keys)
+    num_quads = groups.shape[1] * _QUADS
+    quad_logits = groups.view(-1, LANES)
+    maxima = quad_logits.amax(dim=-1).view(n, num_quads)
+    to_beat = _probe(quad_logits, maxima, keys)
     can_win = maxima + MAX_GUMBEL >= to_beat[:, None]
-    token_ids = torch.zeros(n, dtype=torch.int64)
-    for i in range(n):
-        group_ids = can_win[i].nonzero()[:, 0]
-        if group_ids.numel():  # none where a row holds NaN
-            row_keys = (seeds[i : i + 1], sample_indices[i : i + 1], positions[i : i + 1])
-            token_ids[i] = _draw_row(groups[i], maxima[i], group_ids, to_beat[i], row_keys)
-    return token_ids.clamp_(max=vocab_size - 1)
+    all_rows = torch.repeat_interleave(torch.arange(n), can_win.sum(dim=-1))
+    all_places = _indices(can_win.view(-1))
+    tiles = zip(
+        torch.split(all_rows, _TILE_QUADS), torch.split(all_places, _TILE_QUADS), strict=True
+    )
+    found = [(all_rows[:0], all_places[:0], logits.new_zeros(0, LANES))]
+    for rows, places in tiles:
+        words = _quad_words(rows, places - rows * num_quads, keys)
+        highest = words[0].maximum(words[1]).maximum(words[2].maximum(words[3]))
+        best = maxima.view(-1).index_select(0, places)
+        kept = _indices(_may_win(highest, best, to_beat.index_select(0, rows)))
+        rows, places = rows.index_select(0, kept), places.index_select(0, kept)
+        noise = gumbel(torch.stack([word.index_select(0, kept) for word in words], dim=-1))
+        scores = quad_logits.index_select(0, places) + noise
+        to_beat.scatter_reduce_(0, rows, scores.amax(dim=-1), "amax")
+        found.append((rows, places, scores))
+    rows, places, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return _winners(rows, (places - rows * num_quads) * LANES, scores, logits.shape)
 
 
-def _draw_row(
-    groups: Tensor,
-    maxima: Tensor,
-    candidates: Tensor,
-    to_beat: Tensor,
-    keys: tuple[Tensor, Tensor, Tensor],
-) -> Tensor:
-    """The winner of one row, a 0-d id; groups [G, GROUP], maxima [G], ids of the candidates."""
-    scored = []
-    for group_ids in torch.split(candidates, _TILE_GROUPS):
-        words = _group_words(group_ids, keys)
-        largest = torch.maximum(words[0].maximum(words[1]), words[2].maximum(words[3]))
-        ceiling = maxima.index_select(0, group_ids) + gumbel(largest.amax(dim=-1))
-        likely = ceiling.topk(min(_PROBED_GROUPS, ceiling.numel())).indices
-        to_beat = to_beat.maximum(_scores(groups, group_ids, words, likely)[1].amax())
-        kept = (ceiling >= to_beat).nonzero()[:, 0]
-        scored.append(_scores(groups, group_ids, words, kept))
-    group_ids, scores = (torch.cat(parts) for parts in zip(*scored, strict=True))
-    best = scores.view(-1).argmax()
-    return group_ids[best // GROUP] * GROUP + best % GROUP
+def _may_win(words: Tensor, logits: Tensor, to_beat: Tensor) -> Tensor:
+    """[m] bool: whether logits plus the noise of the words can reach a score; errs to yes.
+
+    -log(-log(u)) >= x means 1 - u <= -log(u) <= exp(-x). The slack covers rounding, of large
+    scores too; where infinities leave nothing to compare, the answer is yes.
+    """
+    slack = to_beat.abs().mul_(2.0**-20).add_(1e-3)
+    below_one = (2**32 - 128 - words).to(torch.float32).mul_(2.0**-32)  # at most 1 - u
+    return ~(below_one > (logits - to_beat).add_(slack).exp_())
 
 
-def _scores(
-    groups: Tensor, group_ids: Tensor, words: tuple[Tensor, ...], chosen: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Ids [m] and scores [m, GROUP] of the chosen ones among `group_ids`."""
-    group_ids = group_ids.index_select(0, chosen)
-    lanes = torch.stack([lane.index_select(0, chosen) for lane in words], dim=-1)
-    return group_ids, groups.index_select(0, group_ids) + gumbel(lanes.view(-1, GROUP))
+def _winners(rows: Tensor, first_ids: Tensor, scores: Tensor, shape: torch.Size) -> Tensor:
+    """[n] lowest id of the best score of each row; m quads with scores [m, LANES]."""
+    n, vocab_size = shape
+    best_of_quad = scores.amax(dim=-1)
+    best = scores.new_full((n,), float("-inf")).scatter_reduce_(0, rows, best_of_quad, "amax")
+    winners = _indices(best_of_quad == best[rows])
+    token_ids = first_ids[winners] + scores[winners].argmax(dim=-1)
+    # Starts at the last id, which stands where NaN leaves no winner.
+    result = token_ids.new_full((n,), vocab_size - 1)
+    return result.scatter_reduce_(0, rows[winners], token_ids, "amin")
 
 
-def _group_words(
-    group_ids: Tensor, keys: tuple[Tensor, Tensor, Tensor]
+def _probe(quad_logits: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """[n] best score among the few groups with the largest logits; maxima [n, quads per row]."""
+    n, num_quads = maxima.shape
+    group_maxima = maxima.view(n, num_quads // _QUADS, _QUADS).amax(dim=-1)
+    probed = group_maxima.topk(min(_PROBED_GROUPS, group_maxima.shape[1]), dim=-1).indices
+    quads = (probed[:, :, None] * _QUADS + torch.arange(_QUADS)).flatten()
+    rows = torch.repeat_interleave(torch.arange(n), probed.shape[1] * _QUADS)
+    noise = gumbel(torch.stack(_quad_words(rows, quads, keys), dim=-1))
+    scores = quad_logits.index_select(0, rows * num_quads + quads) + noise
+    return scores.view(n, probed.shape[1] * GROUP).amax(dim=-1)
+
+
+def _quad_words(
+    rows: Tensor, quads: Tensor, keys: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random words of m groups, [m, GROUP / LANES] for each lane."""
-    inside = torch.arange(_QUADS, device=group_ids.device)
-    quads = (group_ids[:, None] * _QUADS + inside).view(-1)
-    w0, w1, w2, w3 = random_words(*keys, quads, purpose=PURPOSE_DRAW)
-    shape = (-1, _QUADS)
-    return w0.view(shape), w1.view(shape), w2.view(shape), w3.view(shape)
+    """Random words of m quads, each with the keys of its row; rows ascend."""
+    if rows.numel() and rows[0] == rows[-1]:
+        rows = rows[:1]  # one key for all is less to compute with
+    seed, sample, position = (key.index_select(0, rows) for key in keys)
+    return random_words(seed, sample, position, quads, purpose=PURPOSE_DRAW)
 
 
-def _probe(groups: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """[n] best score among the few groups with the largest logits."""
-    num_groups = groups.shape[1]
-    probed = maxima.topk(min(_PROBED_GROUPS, num_groups), dim=-1).indices
-    inside = torch.arange(GROUP, device=groups.device)
-    ids = (probed[:, :, None] * GROUP + inside).flatten(1)
-    scores = groups.flatten(1).gather(1, ids) + token_noise(*keys, ids)
-    return scores.amax(dim=-1)
+def _indices(mask: Tensor) -> Tensor:
+    """[m] int64 places where a [n] mask is set; numpy finds them several times as fast."""
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))
