@@ -208,9 +208,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 _PYTHON_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
-_COMPACT_ENCODER = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":")
-)
+_COMPACT_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 _EXPONENT = re.compile(r"\de[-+]\d")
 _DECODER = json.JSONDecoder(
     parse_int=_parse_int, parse_float=_parse_float, parse_constant=_refuse_constant

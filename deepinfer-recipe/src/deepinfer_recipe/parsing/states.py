@@ -67,9 +67,7 @@ def build_states(options: ParsingOptions) -> tuple[dict[str, State], str]:
     """Return the states for these options and the name of the first one."""
     dsml = options.special_tokens.token(SpecialToken.Dsml)
     thinking_end = options.special_tokens.token(SpecialToken.ThinkingEnd)
-    stops = [
-        Rule(Pattern(text), DONE, Effect.STOP) for text in options.stop_sequences if text
-    ]
+    stops = [Rule(Pattern(text), DONE, Effect.STOP) for text in options.stop_sequences if text]
     calls = [Rule(_marker("<{}", dsml, takes_newlines=True), "calls")]
     if not options.parse_tool_calls:
         calls = []

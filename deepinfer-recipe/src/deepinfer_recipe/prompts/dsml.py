@@ -73,7 +73,9 @@ class Dialect:
     @property
     def tools_head(self) -> Template:
         """Explanation of the markup, up to the list of tools."""
-        text = _TOOLS_HEAD.replace("BLOCK", self.block).replace("{dsml}_", "{dsml}" + self.tag_prefix)
+        text = _TOOLS_HEAD.replace("BLOCK", self.block).replace(
+            "{dsml}_", "{dsml}" + self.tag_prefix
+        )
         return compile_template(text)
 
 
@@ -113,9 +115,7 @@ def write_calls(writer: PromptWriter, dialect: Dialect, calls: Sequence[ToolCall
     writer.template(dialect.block_end)
 
 
-def write_parameters(
-    writer: PromptWriter, dialect: Dialect, parameters: dict[str, Any]
-) -> None:
+def write_parameters(writer: PromptWriter, dialect: Dialect, parameters: dict[str, Any]) -> None:
     """Append one line per parameter: strings as they are, other values as JSON."""
     prefix = dialect.tag_prefix
     start = compile_template(f"<{{dsml}}{prefix}parameter name=")

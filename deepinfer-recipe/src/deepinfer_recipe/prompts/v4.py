@@ -11,7 +11,9 @@ from .dsml import Dialect, write_calls, write_tools
 from .encoding import BaseEncoding
 from .pieces import PromptWriter
 
-DIALECT = Dialect(block="tool_calls", tag_prefix="", empty_body="", empty_list="", dumps=dumps_spaced)
+DIALECT = Dialect(
+    block="tool_calls", tag_prefix="", empty_body="", empty_list="", dumps=dumps_spaced
+)
 
 _EFFORT_HIGH = """\
 Reasoning Effort: Absolute maximum with no shortcuts permitted.
@@ -32,8 +34,13 @@ Do not stop reasoning until you have independently verified the solution from mu
 are certain that no assumption remains unchecked and no error remains undiscovered.
 
 """
-_EFFORTS = {None: _EFFORT_HIGH, "low": "", "high": _EFFORT_HIGH, "xhigh": _EFFORT_HIGH,
-            "max": _EFFORT_MAX}
+_EFFORTS = {
+    None: _EFFORT_HIGH,
+    "low": "",
+    "high": _EFFORT_HIGH,
+    "xhigh": _EFFORT_HIGH,
+    "max": _EFFORT_MAX,
+}
 
 _JSON_OBJECT = (
     "\n\nYou are a helpful assistant designed to output JSON.\n## Response Format:\n\n"

@@ -13,7 +13,9 @@ from .encoding import BaseEncoding
 from .pieces import PromptWriter
 from .v4 import JSON_SCHEMA
 
-DIALECT = Dialect(block=" calls", tag_prefix=" ", empty_body="\n", empty_list="\n", dumps=dumps_python)
+DIALECT = Dialect(
+    block=" calls", tag_prefix=" ", empty_body="\n", empty_list="\n", dumps=dumps_python
+)
 _EFFORTS = {None: 75, "low": 50, "high": 75, "xhigh": 75, "max": 100}
 
 

@@ -32,7 +32,14 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .tools import check_choice, check_name, check_strict, check_tools, keep_chosen, output_constraint
+from .tools import (
+    check_choice,
+    check_name,
+    check_strict,
+    check_tools,
+    keep_chosen,
+    output_constraint,
+)
 
 _INSUFFICIENT = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
@@ -90,7 +97,7 @@ def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
     )
     if not body.messages:
         raise bad_request("Empty input messages")
-    if any(message.prefix for message in body.messages[:-1]):
+    if any(message.prefix for message in messages[:-1]):
         raise bad_request(
             "Invalid completion message: prefix set true with message which is not final "
             "message or message role is not assistant"
@@ -99,7 +106,7 @@ def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
     tools = check_tools(body.tools, body.tool_choice, checked=body.given_parameters)
     choice = check_choice(body.tool_choice, body.tools, thinking=thinking)
     tools = keep_chosen(tools, body.tool_choice)
-    _check_prefix(body)
+    _check_prefix(body, messages)
     stop = check_stop(body.stop)
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options should be set along with stream = true")
@@ -116,7 +123,9 @@ def _convert(body: ChatBody, options: ConversionOptions) -> ConversationRequest:
     return ConversationRequest(
         conversation,
         version,
-        inference_options=_inference_options(body, conversation, version, options, constraint_schema),
+        inference_options=_inference_options(
+            body, conversation, version, options, constraint_schema
+        ),
         parsing_options=parsing_options(conversation, stop, options.special_tokens),
         stream=body.stream,
         include_usage=bool((body.stream_options or {}).get("include_usage")),
@@ -138,7 +147,9 @@ def _inference_options(
         if value is not None and not -2 <= value <= 2:
             raise bad_request(f"Invalid {name} value, the valid range of {name} is [-2, 2]")
     temperature = resolve_temperature(body.temperature, thinking=thinking)
-    top_p = resolve_top_p(body.top_p, version, thinking=thinking, has_tools=conversation.shows_tools)
+    top_p = resolve_top_p(
+        body.top_p, version, thinking=thinking, has_tools=conversation.shows_tools
+    )
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request(
             "Invalid top_logprobs and logprobs value, logprobs must be set to true if "
@@ -159,8 +170,8 @@ def _inference_options(
     )
 
 
-def _check_prefix(body: ChatBody) -> None:
-    if not body.messages[-1].prefix:
+def _check_prefix(body: ChatBody, messages: list[Message]) -> None:
+    if not messages or not messages[-1].prefix:
         return
     if body.response_format is not None and body.response_format["type"] == "json_object":
         raise bad_request("response_format json_object should not be used with prefix")
@@ -242,9 +253,7 @@ class _MessageConverter:
                 if call.id in self._missing:
                     raise _duplicate(call.id, index)
                 self._missing.add(call.id)
-        return AssistantMessage(
-            join_texts(parts), message.reasoning_content, calls, message.prefix
-        )
+        return AssistantMessage(join_texts(parts), message.reasoning_content, calls, message.prefix)
 
     def _answer(self, index: int, call_id: str) -> None:
         if call_id in self._missing:

@@ -131,7 +131,9 @@ def _read_block(value: Any) -> dict[str, Any]:
     if fields["type"] == "text":
         return {"type": "text", "text": required(fields, "text", read_str)}
     if fields["type"] == "image_url":
-        image = required(fields, "image_url", lambda v: read_map(v, "struct ChatCompletionImageUrl"))
+        image = required(
+            fields, "image_url", lambda v: read_map(v, "struct ChatCompletionImageUrl")
+        )
         detail = optional(image, "detail", read_name("low", "high", "original", "auto"))
         url = required(image, "url", read_str)
         return {"type": "image_url", "url": url, "detail": detail or "high"}

@@ -68,9 +68,7 @@ class ContentWriter:
         return segments, sources
 
 
-def keep_known_tools(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition]
-) -> list[Message]:
+def keep_known_tools(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[Message]:
     """Leave only tools that the request keeps in messages that add some."""
     names = {tool.name for tool in tools}
     kept: list[Message] = []

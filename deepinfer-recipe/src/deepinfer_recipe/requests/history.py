@@ -36,9 +36,7 @@ def settle_reasoning(
         is_missing = message.reasoning_content is None
         is_needed = index > last_user and (declares_tools or bool(message.tool_calls))
         if thinking and is_missing and is_needed and behavior is ReasoningContentBehavior.Reject:
-            raise bad_request(
-                f"The `{field}` in the thinking mode must be passed back to the API."
-            )
+            raise bad_request(f"The `{field}` in the thinking mode must be passed back to the API.")
         reasoning = (message.reasoning_content or "") if thinking else None
         settled.append(
             AssistantMessage(message.content, reasoning, message.tool_calls, message.prefix)

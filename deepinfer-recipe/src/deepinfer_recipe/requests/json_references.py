@@ -109,5 +109,5 @@ def _resolve(
         else:
             return None, f"Pointer '{unquote(fragment)}' does not exist"
     if not isinstance(target, dict | bool):
-        return None, f"{target!r} is not of types \"boolean\", \"object\""
+        return None, f'{target!r} is not of types "boolean", "object"'
     return target, None

@@ -24,7 +24,14 @@ from .settings import (
     resolve_top_p,
     upper_bound,
 )
-from .tools import check_choice, check_name, check_tools, keep_chosen, output_constraint, unknown_choice
+from .tools import (
+    check_choice,
+    check_name,
+    check_tools,
+    keep_chosen,
+    output_constraint,
+    unknown_choice,
+)
 
 
 class MessagesRequest(ProtocolRequest[MessagesBody]):

@@ -182,9 +182,7 @@ class MessageConverter:
             "next message."
         )
 
-    def _result_parts(
-        self, blocks: Blocks, place: str, added: list[ToolDefinition]
-    ) -> list[Part]:
+    def _result_parts(self, blocks: Blocks, place: str, added: list[ToolDefinition]) -> list[Part]:
         names = [block["name"] for block in blocks if block["type"] == "tool_reference"]
         for name in names:
             if name not in self._tools:

@@ -162,9 +162,7 @@ class ConversionOptions:
         )
         return self._with(model_versions_by_name=models)
 
-    def with_model_versions_by_name(
-        self, model_versions_by_name: dict[str, ModelVersion]
-    ) -> Self:
+    def with_model_versions_by_name(self, model_versions_by_name: dict[str, ModelVersion]) -> Self:
         """Return options that accept exactly these names."""
         models = {
             check_str("model", name): check_instance("model_version", version, ModelVersion)

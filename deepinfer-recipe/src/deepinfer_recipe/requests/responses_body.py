@@ -85,7 +85,8 @@ def read_responses_body(value: Any) -> ResponsesBody:
         stream=bool(optional(fields, "stream", read_bool)),
         reasoning=optional(fields, "reasoning", _read_reasoning)
         or {"effort": None, "summary": None},
-        text=optional(fields, "text", _read_text) or {"format": {"type": "text"}, "verbosity": None},
+        text=optional(fields, "text", _read_text)
+        or {"format": {"type": "text"}, "verbosity": None},
         tools=optional(fields, "tools", read_list(read_responses_tool)) or [],
         tool_choice=optional(fields, "tool_choice", _read_choice) or "auto",
         user=optional(fields, "user", read_str),

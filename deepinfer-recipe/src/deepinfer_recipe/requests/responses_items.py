@@ -105,14 +105,14 @@ class ItemConverter:
 
     def _output(self, index: int, item: dict[str, Any]) -> None:
         call_id: str = item["call_id"]
+        if call_id in self._answered_ids:
+            raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
         if item["type"] == "output":
             self._check_images(index, "output", item["output"])
         _check_call_id(index, call_id)
         parts: list[Part] = []
         if item["type"] == "output":
             parts = [self._part(index, "tool", block) for block in item["output"]]
-        if call_id in self._answered_ids:
-            raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
         if call_id not in self._calls:
             raise bad_request(f"No tool call found for tool output with call_id {call_id}.")
         if item["type"] == "tool_search_output":
@@ -155,9 +155,7 @@ class ItemConverter:
         path = f"input[{index}]"
         if role == "assistant":
             raise bad_request(f"{path}: Image in assistant message is unsupported")
-        return image_from_url(
-            block["image_url"], block["detail"], prefix=f"{path}: ", path=path
-        )
+        return image_from_url(block["image_url"], block["detail"], prefix=f"{path}: ", path=path)
 
 
 def _check_image(prefix: str, block: dict[str, Any]) -> None:

@@ -176,6 +176,3 @@ def _check_required(names: list[str], given: list[str] | None) -> None:
 
 def _broken(message: str) -> StrictSchemaError:
     return StrictSchemaError(message, is_shape=False)
-
-
-

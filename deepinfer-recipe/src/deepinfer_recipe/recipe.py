@@ -1,0 +1,125 @@
+"""What an engine sees: a chat request to token ids, and output ids to events.
+
+Joins conversion, rendering and parsing for one checkpoint. Knows no engine; `plugin` offers it to
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .conversation import ImageSource
+from .parsing import OutputParser, ParserEvent
+from .prompts import DeepseekV4Encoding, DeepseekV32Encoding, DeepseekV41Encoding
+from .requests.chat import ChatCompletionRequest
+from .requests.converted import ConversationRequest, OutputConstraint
+from .requests.options import ConversionOptions, ModelVersion
+from .specials import SpecialToken
+from .streaming.decoding import TokenDecoder
+from .tokenizer import Tokenizer
+
+_ENCODINGS = {
+    "DeepseekV32ForCausalLM": (DeepseekV32Encoding, ModelVersion.DeepseekV4Pro),
+    "DeepseekV4ForCausalLM": (DeepseekV4Encoding, ModelVersion.DeepseekV4Pro),
+    "DeepseekV41ForCausalLM": (DeepseekV41Encoding, ModelVersion.DeepseekV41Flash),
+}
+ARCHITECTURES = tuple(_ENCODINGS)
+"""The model classes that a recipe serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChat:
+    """A chat request as an engine needs it."""
+
+    token_ids: list[int]
+    images: list[ImageSource]
+    constraint: OutputConstraint | None
+    """What the answer must look like; None where the request leaves that to the model."""
+    starts_in_reasoning: bool
+    stop_token_ids: tuple[int, ...]
+    request: ConversationRequest
+
+
+class ReplyParser:
+    """Turns output ids into parser events, in any chunking."""
+
+    def __init__(self, request: ConversationRequest, tokenizer: Tokenizer) -> None:
+        self._decoder = TokenDecoder(tokenizer)
+        self._parser = OutputParser(request.parsing_options)
+
+    def feed(self, token_ids: Sequence[int]) -> list[ParserEvent]:
+        """Take more ids and return the events that are certain."""
+        events: list[ParserEvent] = []
+        for piece in self._decoder.feed(token_ids, None):
+            if not self._parser.is_stopped:
+                events += self._parser.feed(piece)
+        return events
+
+    def finish(self) -> list[ParserEvent]:
+        """End the output and return the remaining events."""
+        return self._parser.finish()
+
+
+class DeepseekRecipe:
+    """The recipe of one checkpoint.
+
+    Args:
+        architecture: one of `ARCHITECTURES`.
+        tokenizer_json: contents of the checkpoint's `tokenizer.json`.
+
+    Raises:
+        ValueError: the architecture is not known, or the tokenizer is none.
+    """
+
+    def __init__(self, architecture: str, tokenizer_json: str) -> None:
+        if architecture not in _ENCODINGS:
+            raise ValueError(
+                f"no recipe for {architecture}; there are {', '.join(ARCHITECTURES)}"
+            )
+        encoding, self._version = _ENCODINGS[architecture]
+        self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._encoding = encoding().with_tokenizer(self._tokenizer)
+        eos = self._tokenizer.added_id(SpecialToken.Eos.value)
+        self._stop_token_ids = () if eos is None else (eos,)
+
+    def encode(self, chat: Mapping[str, Any]) -> EncodedChat:
+        """Encode a Chat Completions request.
+
+        `model` is not needed. `continue_final_message` continues the last message, which must be
+        an assistant's.
+
+        Raises:
+            ValueError: the request is none.
+            ConversionError: the request breaks a rule of the protocol.
+            RuntimeError: the tokenizer lacks a special token of the prompt.
+        """
+        body = {**chat, "model": str(chat.get("model", "model"))}
+        if body.pop("continue_final_message", False):
+            *earlier, last = body["messages"]
+            body["messages"] = [*earlier, {**last, "prefix": True}]
+        options = ConversionOptions().with_model_versions_by_name({body["model"]: self._version})
+        request = ChatCompletionRequest(body).convert(options)
+        rendered = self._encoding.render_conversation(request.conversation)
+        stage = request.parsing_options.thinking_initial_stage
+        return EncodedChat(
+            self._encoding.encode_pieces(rendered.pieces),
+            rendered.image_sources,
+            _needed_constraint(request),
+            stage is not None and stage.starts_in_reasoning(),
+            self._stop_token_ids,
+            request,
+        )
+
+    def parser(self, encoded: EncodedChat) -> ReplyParser:
+        """Return a parser for the answer to an encoded chat."""
+        return ReplyParser(encoded.request, self._tokenizer)
+
+
+def _needed_constraint(request: ConversationRequest) -> OutputConstraint | None:
+    """Return the constraint that the request relies on; free tool calls rely on none."""
+    conversation = request.conversation
+    if conversation.shows_tools and not any(tool.strict for tool in conversation.tools):
+        return None
+    return request.inference_options.output_constraint
