@@ -94,3 +94,25 @@ def test_two_built_steps_do_not_share_memory():
     builder.build(second)
     assert built.input_ids.tolist() == [5, 6]
     assert built.attention.groups[0].seq_lens.tolist() == [2]
+
+
+def test_a_row_that_changes_hands_shows_nothing_of_its_last_owner():
+    """Past its end a table is padded with the null block, also where a longer one stood."""
+    _, builder = make_builder(TokenPool(2), max_num_seqs=2)
+    for group in (0, 1):
+        builder.update_blocks(
+            [BlockUpdate(group, 0, 0, [7, 8, 9]), BlockUpdate(group, 1, 0, [4] * 9)]
+        )
+        builder.update_blocks([BlockUpdate(group, 0, 0, [5])])
+    plan = StepPlan(
+        0,
+        rows=[0, 1],
+        num_computed_tokens=[0, 11],
+        num_scheduled_tokens=[1, 1],
+        token_ids=[5, 6],
+    )
+    for meta in builder.build(plan).batch.attention.groups:
+        first, *rest = meta.block_tables[0].tolist()
+        assert first == 5
+        assert rest
+        assert not any(rest)

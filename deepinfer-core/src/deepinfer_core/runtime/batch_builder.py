@@ -38,7 +38,10 @@ class BlockTables:
         if end > capacity:
             grow = max(end, 2 * capacity) - capacity
             self.table = np.pad(self.table, ((0, 0), (0, grow)))
-        self.table[change.row, change.first_index : end] = change.block_ids
+        row = self.table[change.row]
+        row[change.first_index : end] = change.block_ids
+        if change.first_index == 0:
+            row[end:] = 0  # what the row's last owner left
 
 
 class Step(NamedTuple):
