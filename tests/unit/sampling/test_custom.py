@@ -78,13 +78,20 @@ def test_a_stage_that_raises_ends_only_the_rows_it_raises_for(make_rows):
             raise RuntimeError("three is too many")
         return plus_one_at_five(logits, context)
 
-    rows = make_rows(V, custom_stages={"fragile": fragile, "negate": negate})
+    reached = []
+
+    def later(logits, context):
+        reached.extend(context.prompt_token_ids)
+        return logits
+
+    rows = make_rows(V, custom_stages={"fragile": fragile, "later": later})
     rows.start(0, [1], temperature=0, logits_stages=["fragile"])
-    rows.start(1, [1, 2, 3], temperature=0, logits_stages=["fragile", "negate"])
+    rows.start(1, [1, 2, 3], temperature=0, logits_stages=["fragile", "later"])
     rows.start(2, [1, 2], temperature=0, logits_stages=["fragile"])
     rows.start(3, [1, 2, 3], temperature=0)
     found = rows.step(torch.zeros(4, V), [0, 1, 2, 3])
     assert list(found.errors) == [1]
+    assert reached == []
     for part in ("'fragile'", "RuntimeError", "three is too many", "logits_stages"):
         assert part in found.errors[1]
     assert found.token_ids == [5, 0, 5, 0]

@@ -129,6 +129,29 @@ def test_penalties_forget_a_row_that_starts_again(make_rows):
         assert [rows.step(logits, [0]).token_ids[0] for _ in range(3)] == [8, 9, 8]
 
 
+def test_penalties_forget_the_prompt_of_a_row_that_starts_again(make_rows):
+    rows = make_rows(V)
+    logits = torch.zeros(1, V)
+    logits[0, 8], logits[0, 9] = 1.0, 0.9
+    for prompt, drawn in (([8], 9), ([9], 8), ([8], 9)):
+        rows.start(0, prompt, temperature=0, repetition_penalty=2.0)
+        assert rows.step(logits, [0]).token_ids == [drawn]
+
+
+def test_lists_of_a_row_are_those_of_its_last_start(make_rows):
+    """Tables are kept while rows stay the same; the same rows may be other requests."""
+    rows = make_rows(V)
+    logits = torch.zeros(1, V)
+    logits[0, :4] = torch.tensor([4.0, 3.0, 2.0, 1.0])
+    for token in (0, 1, 0):
+        rows.start(0, temperature=0, bad=[[token]])
+        assert rows.step(logits, [0]).token_ids == [1 - token]
+        rows.start(0, temperature=0, min_tokens=1, stops=[token])
+        assert rows.step(logits, [0]).token_ids == [1 - token]
+        rows.start(0, temperature=0, logit_bias={token: -5.0})
+        assert rows.step(logits, [0]).token_ids == [1 - token]
+
+
 def test_penalty_slots_grow_and_are_reused(make_rows):
     rows = make_rows(V)
     logits = torch.zeros(5, V)
@@ -139,6 +162,7 @@ def test_penalty_slots_grow_and_are_reused(make_rows):
         assert rows.step(logits, list(range(5))).token_ids == [8] * 5
         assert rows.step(logits, list(range(5))).token_ids == [9] * 5
         rows.sampler.free_row(2)
+        assert rows.sampler._penalties._counts.shape[0] == 8
         rows.start(2, [8], temperature=0, presence_penalty=0.5)
         assert rows.step(logits, list(range(5))).token_ids == [8] * 5
 

@@ -98,8 +98,7 @@ class BadWords:
             self._tables.forget()
 
     def free_row(self, row: int) -> None:
-        if self._words.pop(row, None) is not None:
-            self._tables.forget()
+        self._words.pop(row, None)
 
     def apply(self, logits: Tensor, step: SampleStep) -> Tensor:
         indices = _wanted(self._words, step)
@@ -150,8 +149,7 @@ class MinTokens:
             self._flat.forget()
 
     def free_row(self, row: int) -> None:
-        if self._stops.pop(row, None) is not None:
-            self._flat.forget()
+        self._stops.pop(row, None)
 
     def apply(self, logits: Tensor, step: SampleStep) -> Tensor:
         indices = [
@@ -182,8 +180,7 @@ class LogitBias:
             self._flat.forget()
 
     def free_row(self, row: int) -> None:
-        if self._biases.pop(row, None) is not None:
-            self._flat.forget()
+        self._biases.pop(row, None)
 
     def apply(self, logits: Tensor, step: SampleStep) -> Tensor:
         indices = _wanted(self._biases, step)
