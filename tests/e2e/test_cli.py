@@ -82,6 +82,8 @@ def test_ctrl_c_ends_a_process_cleanly(tiny, stream):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "400"},
+        # Where tests run in the background, children would inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     if stream:
         assert process.stdout.readline()

@@ -58,7 +58,15 @@ def run(engine, capsys, monkeypatch):
 M = ("-m", "fake")
 
 
-def interrupt_at_step(engine, number):
+@pytest.fixture
+def interrupt_at_step(engine):
+    """Press Ctrl-C in a step; it works as at a terminal, also where tests run in the background."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda number: _interrupt_at_step(engine, number)
+    signal.signal(signal.SIGINT, old)
+
+
+def _interrupt_at_step(engine, number):
     advance, steps = engine.advance, []
 
     def advance_and_interrupt():
@@ -138,8 +146,8 @@ def test_generate_stream(run):
     assert "empty" in lines[-1]["error"]["message"]
 
 
-def test_ctrl_c_prints_what_there_is_and_exits_with_130(run, engine):
-    interrupt_at_step(engine, 30)
+def test_ctrl_c_prints_what_there_is_and_exits_with_130(run, interrupt_at_step):
+    interrupt_at_step(30)
     code, out, _ = run("generate", *M, "abc", "x" * 3000, "--max-tokens", "0")
     assert code == 130
     assert "cba" in out
@@ -266,10 +274,10 @@ def test_batch_refuses_bad_paths_and_options_before_the_model_is_loaded(run, tmp
     assert source.exists()
 
 
-def test_batch_ctrl_c_exits_with_130_and_says_how_to_go_on(run, engine, tmp_path):
+def test_batch_ctrl_c_exits_with_130_and_says_how_to_go_on(run, interrupt_at_step, tmp_path):
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"id": n, "prompt": "abc"}) + "\n" for n in range(50)))
-    interrupt_at_step(engine, 8)
+    interrupt_at_step(8)
     code, _, err = run("batch", source, output, *M)
     assert code == 130
     assert "--resume" in err

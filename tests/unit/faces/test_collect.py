@@ -133,6 +133,15 @@ def test_half_a_character_is_not_lost_and_not_shown_before_it_is_whole(generate,
     assert generate("p", {"max_tokens": 1})[0].text == "\ufffd"
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C works as at a terminal, also where the tests run in the background."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_what_is_finished_and_aborts_the_rest(generate, engine):
     answers = {1: "short", 2: "long " * 200}
     engine._reply = lambda prompt, index: engine.tokenizer.encode(answers[len(prompt)])

@@ -288,6 +288,15 @@ def test_a_damaged_journal_is_not_trusted(batch, paths, llm):
         run_batch(llm, *paths, resume=True)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C works as at a terminal, also where the tests run in the background."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_what_is_done(batch, engine, paths, llm):
     advance, steps = engine.advance, []
 
