@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 _BASE64_SUFFIX = re.compile(r";[ ]*base64\Z", re.IGNORECASE)
 _MIME = re.compile(r"([!#$%&'*+.^_`|~\w-]+)/([!#$%&'*+.^_`|~\w-]+)[ ]*(?:;|\Z)", re.ASCII)
 _WHITESPACE = bytes(range(0x09, 0x0B)) + b"\x0c\r "
+_URL_MARGIN = "".join(map(chr, range(0x21)))
 
 
 class DataUrlError(ValueError):
@@ -42,7 +43,7 @@ def parse_data_url(url: str) -> DataUrl:
     Raises:
         DataUrlError: it does not begin with `data:` or has no comma.
     """
-    text = re.sub(r"[\t\n\r]", "", url)
+    text = re.sub(r"[\t\n\r]", "", url.strip(_URL_MARGIN))
     if text[:5].lower() != "data:":
         raise DataUrlError("not a data URL")
     header, comma, body = text[5:].partition("#")[0].partition(",")

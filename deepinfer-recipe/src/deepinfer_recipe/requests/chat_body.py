@@ -104,11 +104,12 @@ def _read_message(value: Any) -> ChatMessage:
     role: str = fields["role"]
     if role == "latest_reminder":
         return ChatMessage(role, required(fields, "content", read_str))
+    if role == "tool":
+        content = required(fields, "content", _read_content)
+        return ChatMessage(role, content, tool_call_id=required(fields, "tool_call_id", read_str))
     optional(fields, "name", read_str)
     if role != "assistant":
-        content = required(fields, "content", _read_content)
-        call_id = required(fields, "tool_call_id", read_str) if role == "tool" else ""
-        return ChatMessage(role, content, tool_call_id=call_id)
+        return ChatMessage(role, required(fields, "content", _read_content))
     return ChatMessage(
         role,
         optional(fields, "content", _read_content),

@@ -25,7 +25,7 @@ def image_from_url(url: str, detail: ImageDetail, *, prefix: str, path: str) -> 
     """
     if url[:4].lower() == "http":
         return UrlImageSource(url, detail, path=path)
-    if url[:5].lower() != "data:" or "base64," not in url:
+    if "base64," not in url:
         raise bad_request(f"{prefix}Unsupported image_url format")
     _check_data_url(
         url, noun="image", prefix=prefix, no_url="Unsupported image_url format",
