@@ -29,7 +29,7 @@ _FORMATS: dict[str, tuple[type[BaseEncoding], ModelVersion]] = {
     "v4": (DeepseekV4Encoding, ModelVersion.DeepseekV4Pro),
     "v4.1": (DeepseekV41Encoding, ModelVersion.DeepseekV41Flash),
 }
-_PROTOCOLS = {
+_PROTOCOLS: dict[str, Any] = {
     "chat": ChatCompletionRequest,
     "messages": MessagesRequest,
     "responses": ResponsesRequest,

@@ -75,9 +75,7 @@ class DeepseekRecipe:
 
     def __init__(self, architecture: str, tokenizer_json: str) -> None:
         if architecture not in _ENCODINGS:
-            raise ValueError(
-                f"no recipe for {architecture}; there are {', '.join(ARCHITECTURES)}"
-            )
+            raise ValueError(f"no recipe for {architecture}; there are {', '.join(ARCHITECTURES)}")
         encoding, self._version = _ENCODINGS[architecture]
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
         self._encoding = encoding().with_tokenizer(self._tokenizer)

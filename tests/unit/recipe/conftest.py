@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import deepinfer_recipe as api
+import pytest
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "recipe"
 

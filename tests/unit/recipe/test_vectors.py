@@ -3,9 +3,8 @@
 import json
 import re
 
-import pytest
-
 import deepinfer_recipe as api
+import pytest
 
 REQUESTS = {
     "chat": (api.ChatCompletionRequest, api.ChatCompletionResponse),
@@ -94,7 +93,9 @@ def check_prompt(encoding, conversation, expected, tokenizer):
     assert rendered.prompt == expected["prompt"]
     assert [list(pair) for pair in rendered.special_ranges] == expected["special_ranges"]
     if "image_sources" in expected:
-        assert [image_dump(source) for source in rendered.image_sources] == expected["image_sources"]
+        assert [image_dump(source) for source in rendered.image_sources] == expected[
+            "image_sources"
+        ]
     if "ids" in expected:
         assert encoding.with_tokenizer(tokenizer).encode(conversation) == expected["ids"]
     if "encode_error" in expected:

@@ -23,9 +23,7 @@ _MIME_TYPES = frozenset(f"image/{name}" for name in ("jpeg", "jpg", "png", "gif"
 class ImageResolver:
     """Fetches, decodes and prepares the images of a request."""
 
-    def __init__(
-        self, fetcher: ReqwestImageFetcher, preprocessor: OpenCvImagePreprocessor
-    ) -> None:
+    def __init__(self, fetcher: ReqwestImageFetcher, preprocessor: OpenCvImagePreprocessor) -> None:
         self._fetcher = check_instance("fetcher", fetcher, ReqwestImageFetcher)
         check_instance("preprocessor", preprocessor, OpenCvImagePreprocessor)
 

@@ -90,8 +90,11 @@ class _TextItem(OutputItem):
         self, name: str, text: dict[str, str], logprobs: list[TokenLogprob]
     ) -> dict[str, Any]:
         event = {
-            "type": f"response.{self.part_type}.{name}", "content_index": 0, **text, **self._place(),
-        }  # fmt: skip
+            "type": f"response.{self.part_type}.{name}",
+            "content_index": 0,
+            **text,
+            **self._place(),
+        }
         if self.part_type == "output_text":
             event["logprobs"] = logprobs
         return event

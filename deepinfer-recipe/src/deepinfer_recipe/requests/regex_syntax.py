@@ -19,44 +19,55 @@ _ESCAPE = re.compile(
     )""",
     re.VERBOSE,
 )
+_BOUNDARIES = frozenset("bBAz")
 _CLASS_ESCAPE_KINDS = frozenset("dDsSwWpP")
 _PROPERTIES = frozenset(
-    "L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp "
-    "C Cc Cf Cs Co Cn".split()
+    "L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po "  # noqa: SIM905
+    "S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cs Co Cn".split()
 )
 _GROUP = re.compile(r"\((?:\?(?::|=|!|<=|<!|P?<[A-Za-z_]\w*>|[imsux]+(?:-[imsux]+)?:?))?")
 
 
 def is_regex(pattern: str) -> bool:
     """Whether the pattern is well formed."""
-    position, depth, can_repeat = 0, 0, False
+    position, can_repeat, was_repeated = 0, False, False
+    groups: list[bool] = []  # the open ones; True for a lookaround, which cannot be repeated
     while position < len(pattern):
         char = pattern[position]
         if char in "*+?{":
             found = _QUANTIFIER.match(pattern, position)
-            if found is None or not can_repeat or not _is_range(found):
+            if found is None or not _is_range(found):
                 return False
-            position, can_repeat = found.end(), False
+            if not can_repeat and not (char == "{" and was_repeated):
+                return False
+            position, can_repeat, was_repeated = found.end(), False, True
             continue
         end: int | None = position + 1
         if char == "(":
             group = _GROUP.match(pattern, position)
             end = group.end() if group is not None else None
             is_flag = group is not None and group.group()[-1] not in "(:=!>"
-            if is_flag and pattern[end or 0 : (end or 0) + 1] != ")":
-                return False
-            depth += 1
+            if is_flag and end is not None:
+                if pattern[end : end + 1] != ")":
+                    return False
+                end += 1
+            is_lookaround = group is not None and group.group()[-1] in "=!"
+            if not is_flag:
+                groups.append(is_lookaround)
         elif char == ")":
-            depth -= 1
+            if not groups:
+                return False
+            can_repeat, was_repeated, position = not groups.pop(), False, position + 1
+            continue
         elif char == "[":
             end = _class_end(pattern, position)
         elif char == "\\":
             end = _escape_end(pattern, position)
-        if end is None or depth < 0 or pattern.startswith("(?", position) and end - position == 1:
+        if end is None or (pattern.startswith("(?", position) and end - position == 1):
             return False
-        can_repeat = char not in "(|"
+        can_repeat, was_repeated = char not in "(|", False
         position = end
-    return depth == 0
+    return not groups
 
 
 def _is_range(quantifier: re.Match[str]) -> bool:
@@ -82,27 +93,26 @@ def _class_end(pattern: str, position: int) -> int | None:
     if pattern.startswith("^", position):
         position += 1
     first = position
-    previous: str | None = None  # the character that a range could begin with
     while position < len(pattern):
-        char = pattern[position]
-        if char == "]" and position > first:
+        if pattern[position] == "]" and position > first:
             return position + 1
-        end: int | None = position + 1
-        if char == "[":
-            end = _class_end(pattern, position)
-        elif char == "\\":
-            end = _escape_end(pattern, position)
+        low, end = _class_member(pattern, position)
+        if end is not None and pattern.startswith("-", end):
+            after = pattern[end + 1 : end + 2]
+            if after not in ("]", ""):
+                high, end = _class_member(pattern, end + 1)
+                if low is None or high is None or high < low:
+                    return None
         if end is None:
             return None
-        is_set = char == "[" or (char == "\\" and pattern[position + 1] in _CLASS_ESCAPE_KINDS)
-        is_range = pattern.startswith("-", end) and pattern[end + 1 : end + 2] not in ("]", "")
-        if is_set and is_range:
-            return None
-        if char == "-" and previous is not None and not is_set:
-            if pattern[end : end + 1] == "\\" and pattern[end + 1 : end + 2] in _CLASS_ESCAPE_KINDS:
-                return None
-            if end < len(pattern) and pattern[end] not in "]\\[" and pattern[end] < previous:
-                return None
-        previous = None if is_set or char == "\\" or char == "-" else char
         position = end
     return None
+
+
+def _class_member(pattern: str, position: int) -> tuple[str | None, int | None]:
+    """Return a character of a class (None for a set of them) and its end, None if malformed."""
+    if pattern[position] != "\\":
+        return pattern[position], position + 1
+    kind = pattern[position + 1 : position + 2]
+    end = None if kind in _BOUNDARIES else _escape_end(pattern, position)
+    return (None if kind in _CLASS_ESCAPE_KINDS else kind), end

@@ -62,7 +62,8 @@ def _read(schema: Any) -> dict[str, Any]:
     if isinstance(schema, dict):
         if "type" in schema:
             if isinstance(schema["type"], list):
-                return _in_field("type", lambda: _read_type_list(schema))
+                listed: dict[str, Any] = _in_field("type", lambda: _read_type_list(schema))
+                return listed
             return _read_typed(schema)
         if "anyOf" in schema:
             branches = _in_field("anyOf", lambda: read_list(_read_typed)(schema["anyOf"]))
@@ -97,7 +98,7 @@ def _read_typed(schema: Any) -> dict[str, Any]:
             items = required(fields, "items", _read)
             return {"type": kind, "items": items, **_described(fields)}
         case "string":
-            extra = {
+            extra: dict[str, Any] = {
                 "pattern": optional(fields, "pattern", read_str),
                 "format": optional(fields, "format", read_name(*_FORMATS)),
                 "enum": optional(fields, "enum", read_list(read_str)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import check_instance
+from ..arguments import cannot_cast, check_instance
 from ..parsing import OutputParser, ParserEvent, ParsingOptions, Piece, StopMatched, TextDelta
 from ..replies.generator import Chunk, ChunkGenerator, Ending, FinishReason, Usage
 from ..tokenizer import Tokenizer
@@ -41,7 +41,9 @@ class StreamProcessor:
         check_instance("options", options, ParsingOptions)
         if tokenizer is not None:
             check_instance("tokenizer", tokenizer, Tokenizer)
-        self._generator = check_instance("generator", generator, ChunkGenerator).take()
+        if not isinstance(generator, ChunkGenerator):
+            raise TypeError(f"argument 'generator': {cannot_cast(generator, 'ChunkGenerator')}")
+        self._generator = generator.take()
         self._parser = OutputParser(options)
         self._decoder = TokenDecoder(tokenizer) if tokenizer is not None else None
         self._tokenizer = tokenizer
