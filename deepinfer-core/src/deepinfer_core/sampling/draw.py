@@ -128,7 +128,7 @@ def _probe(quad_logits: Tensor, maxima: Tensor, keys: tuple[Tensor, Tensor, Tens
 def _quad_words(
     rows: Tensor, quads: Tensor, keys: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random words of m quads, each with the keys of its row; rows ascend."""
+    """Random words of m quads, each with the keys of its row; rows are sorted."""
     if rows.numel() and rows[0] == rows[-1]:
         rows = rows[:1]  # one key for all is less to compute with
     seed, sample, position = (key.index_select(0, rows) for key in keys)
