@@ -224,6 +224,9 @@ def test_paths_that_cannot_be_used(llm, paths, tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         run_batch(llm, tmp_path, paths[1])
     assert list(tmp_path.iterdir()) == [paths[0]]
+    journal_path(paths[1]).mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        run_batch(llm, *paths, resume=True)
 
 
 def test_an_empty_file_gives_an_empty_file(batch, paths):
@@ -275,6 +278,14 @@ def test_changed_settings_are_refused_by_name(batch, paths, llm):
     batch(plain(1), defaults={"temperature": 0.5})
     with pytest.raises(ConfigError, match=r"sampling\.temperature: 0\.5 -> 0\.7"):
         run_batch(llm, *paths, resume=True, defaults={"temperature": 0.7})
+
+
+def test_the_same_settings_are_the_same_however_they_are_written(batch, paths, llm, engine):
+    defaults = {"stop": ("zzz",), "logit_bias": {5: 1.0}, "max_tokens": 9}
+    batch(plain(1), defaults=defaults)
+    engine.num_added = 0
+    run_batch(llm, *paths, resume=True, defaults={**defaults, "stop": ["zzz"]})
+    assert engine.num_added == 0
 
 
 def test_a_damaged_journal_is_not_trusted(batch, paths, llm):

@@ -33,7 +33,10 @@ def job_settings(config: EngineConfig, defaults: Mapping[str, Any]) -> dict[str,
     dumped = config.model_dump(mode="json")
     for section, names in _FIELDS.items():
         settings |= {f"{section}.{name}": dumped[section][name] for name in names}
-    return settings | {f"sampling.{name}": value for name, value in sorted(defaults.items())}
+    settings |= {f"sampling.{name}": value for name, value in sorted(defaults.items())}
+    # As the journal gives it back: lists for tuples, text for keys.
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
+    return plain
 
 
 def hash_settings(settings: Mapping[str, Any]) -> bytes:
