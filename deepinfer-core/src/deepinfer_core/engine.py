@@ -57,7 +57,8 @@ class Engine:
         self.info = loaded.info
         self.op_choices = loaded.ops.choices()
         self.tokenizer = loaded.tokenizer
-        self._runner = device_side.runner
+        self.runner = device_side.runner
+        """For tools that measure; touch it only while nothing runs."""
         self._kv = device_side.kv
         self._defaults = defaults
         self._overlap = overlap
@@ -240,7 +241,7 @@ class Engine:
 
     def _submit(self, plan: StepPlan) -> InFlight:
         self._num_steps += 1
-        return self._runner.submit(plan)
+        return self.runner.submit(plan)
 
     def _settle(self) -> StepResult:
         assert self._last is not None

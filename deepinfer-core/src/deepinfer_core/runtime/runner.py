@@ -44,14 +44,14 @@ class ModelRunner:
         copy_blocks: BoundOp,
         max_num_seqs: int,
     ) -> None:
-        self._model = model
-        self._sampler = sampler
+        self.model = model
+        self.sampler = sampler
         self._token_pool = token_pool
         self._device = device
         self._pool = pool
         self._copy_blocks = copy_blocks
         self._torch_device = pool.device
-        self._builder = BatchBuilder(
+        self.builder = BatchBuilder(
             layout,
             layer_caches(pool, layout, model.dtype),
             token_pool,
@@ -63,26 +63,26 @@ class ModelRunner:
     def submit(self, plan: StepPlan) -> InFlight:
         """Launch the forward of a plan up to its logits. Does not wait for the device."""
         self._apply_row_changes(plan)
-        step = self._builder.build(plan)
-        hidden_states = self._model.forward(step.batch)
+        step = self.builder.build(plan)
+        hidden_states = self.model.forward(step.batch)
         logits = self._sampled_logits(plan, step, hidden_states)
         return InFlight(
             plan,
             logits,
             self._prompt_logprobs(plan, hidden_states),
-            sampler=self._sampler,
+            sampler=self.sampler,
             token_pool=self._token_pool,
             event=self._device.create_event(),
         )
 
     def _apply_row_changes(self, plan: StepPlan) -> None:
         for row in plan.row_frees:
-            self._sampler.free_row(row)
+            self.sampler.free_row(row)
         for start in plan.row_starts:
-            self._sampler.start_row(start)
+            self.sampler.start_row(start)
             longest_word = max(map(len, start.bad_token_ids), default=0)
             self._token_pool.start_row(start.row, start.prompt_token_ids, history_len=longest_word)
-        self._builder.update_blocks(plan.block_updates)
+        self.builder.update_blocks(plan.block_updates)
         if plan.block_copies:
             pairs = torch.tensor(plan.block_copies, dtype=torch.int64).to(self._torch_device)
             self._copy_blocks(self._pool, pairs[:, 0], pairs[:, 1])
@@ -97,7 +97,7 @@ class ModelRunner:
         else:
             index = torch.tensor(sources).to(self._torch_device, non_blocking=True)
             last_hidden = hidden_states[step.last_token_indices[index]]
-        logits = self._model.compute_logits(last_hidden)
+        logits = self.model.compute_logits(last_hidden)
         if len(sources) < len(plan.sample_sources):
             place = {source: i for i, source in enumerate(sources)}
             repeat = torch.tensor([place[source] for source in plan.sample_sources])
@@ -112,9 +112,9 @@ class ModelRunner:
         for part in plan.prompt_logprobs:
             start, targets = starts[part.index], torch.tensor(part.target_token_ids)
             wanted.append(
-                self._sampler.prompt_logprobs(
+                self.sampler.prompt_logprobs(
                     hidden_states[start : start + len(targets)],
-                    self._model.lm_head_chunk,
+                    self.model.lm_head_chunk,
                     targets.to(self._torch_device, non_blocking=True),
                     part.num_logprobs,
                 ).to_host()
