@@ -18,6 +18,8 @@ from deepinfer_core.ops.reference import sample
 from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, flatten, wide
 
 VOCAB = 331
+WIDE = 5000
+"""A vocabulary for which implementations may take other ways than for a small one."""
 NUM_SLOTS = 80
 FLOAT = ("float32",)
 
@@ -42,7 +44,7 @@ def stages_cases(sizes: Sizes) -> Sequence[Case]:
     return [
         Case(name, partial(_stages, frozenset(used)), dtypes=FLOAT)
         for name, used in options.items()
-    ]
+    ] + [Case("wide", partial(_stages, frozenset({"top_p"}), vocab_size=WIDE), dtypes=FLOAT)]
 
 
 def draw_cases(sizes: Sizes) -> Sequence[Case]:
@@ -50,6 +52,9 @@ def draw_cases(sizes: Sizes) -> Sequence[Case]:
         Case("greedy", partial(_draw, False, False), dtypes=FLOAT),
         Case("seeded", partial(_draw, True, False), dtypes=FLOAT),
         Case("candidates", partial(_draw, True, True), dtypes=FLOAT),
+        Case("masked", partial(_draw, True, False, masked=0.9), dtypes=FLOAT),
+        Case("wide", partial(_draw, True, False, vocab_size=WIDE), dtypes=FLOAT),
+        Case("wide-greedy", partial(_draw, False, False, vocab_size=WIDE), dtypes=FLOAT),
     ]
 
 
@@ -93,9 +98,9 @@ def _penalties(make: Maker, num_tokens: int) -> Call:
     return Call(kwargs, [x], writes=frozenset({"logits"}))
 
 
-def _stages(used: frozenset[str], make: Maker, num_tokens: int) -> Call:
+def _stages(used: frozenset[str], make: Maker, num_tokens: int, *, vocab_size: int = VOCAB) -> Call:
     kwargs: dict[str, Any] = {
-        "logits": make.normal(num_tokens, VOCAB, scale=3.0),
+        "logits": make.normal(num_tokens, vocab_size, scale=3.0),
         "temperature": make.normal(num_tokens).abs() + 0.3,
         "min_p": make.normal(num_tokens).abs().clamp(max=1.0) * 0.2,
         "top_k": make.integers(1, 20, num_tokens, dtype=torch.int64),
@@ -108,9 +113,21 @@ def _stages(used: frozenset[str], make: Maker, num_tokens: int) -> Call:
     return _as_reference("stages", kwargs)
 
 
-def _draw(seeded: bool, has_candidates: bool, make: Maker, num_tokens: int) -> Call:
-    width = 24 if has_candidates else VOCAB
+def _draw(
+    seeded: bool,
+    has_candidates: bool,
+    make: Maker,
+    num_tokens: int,
+    *,
+    vocab_size: int = VOCAB,
+    masked: float = 0.0,
+) -> Call:
+    width = 24 if has_candidates else vocab_size
+    # Rounded, so that ties are common.
     logits = (make.normal(num_tokens, width, scale=2.0) * 4).round() / 4
+    if masked:
+        dice = make.integers(0, 1000, num_tokens, width, dtype=torch.int32)
+        logits = logits.masked_fill(dice < 1000 * masked, -float("inf"))
     kwargs: dict[str, Any] = {"logits": logits}
     if has_candidates:
         picks = [make.permutation(VOCAB)[:width] for _ in range(num_tokens)]
