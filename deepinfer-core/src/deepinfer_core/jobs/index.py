@@ -20,7 +20,6 @@ from deepinfer_core.errors import ConfigError, RequestError
 from deepinfer_core.jobs.rows import load_row, row_id_of
 
 KEY_BYTES = 16
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
@@ -102,10 +101,9 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         with path.open("rb") as file:
             offset = 0
             for line_number, raw in enumerate(file, start=1):
-                skip = len(_BOM) if line_number == 1 and raw.startswith(_BOM) else 0
-                line = raw[skip:].strip()
+                line = raw.strip()
                 if line:
-                    yield offset + skip, line_number, line
+                    yield offset, line_number, line
                 offset += len(raw)
     except OSError as error:
         raise ConfigError(
