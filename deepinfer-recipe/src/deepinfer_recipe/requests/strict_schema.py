@@ -53,9 +53,10 @@ def normalize(schema: Any, *, allows_empty_root: bool, root_error: str) -> dict[
     except BodyError as error:
         reason = str(error).removeprefix("invalid request body: ")
         raise StrictSchemaError(reason, is_shape=True) from None
-    if node.get("type") != "object":
+    completed = _complete(node, allows_empty=allows_empty_root)
+    if completed.get("type") != "object":
         raise StrictSchemaError(root_error, is_shape=False)
-    return _complete(node, allows_empty=allows_empty_root)
+    return completed
 
 
 def _read(schema: Any) -> dict[str, Any]:
@@ -146,7 +147,8 @@ def _read_number(value: Any) -> int | float:
 
 def _complete(node: dict[str, Any], *, allows_empty: bool = False) -> dict[str, Any]:
     if "anyOf" in node:
-        return node | {"anyOf": [_complete(branch) for branch in node["anyOf"]]}
+        branches = [_complete(branch, allows_empty=allows_empty) for branch in node["anyOf"]]
+        return node | {"anyOf": branches}
     if node.get("type") == "array":
         return node | {"items": _complete(node["items"])}
     if node.get("type") != "object":
