@@ -1,9 +1,6 @@
 """The tutorial plugin, built into a wheel and installed into a fresh environment."""
 
 import json
-import subprocess
-import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -14,40 +11,28 @@ EXAMPLE = Path(__file__).parents[2] / "plugins" / "deepinfer-example"
 CLI = "from deepinfer_core.cli import main; main()"
 
 
-def run(*command, **options):
-    return subprocess.run(
-        [str(part) for part in command], check=True, capture_output=True, text=True, **options
-    )
-
-
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built offline, by the hatchling of this environment."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, EXAMPLE)
-    (path,) = out.glob("*.whl")
+def wheel(build, tmp_path_factory):
+    (path,) = build(EXAMPLE, tmp_path_factory.mktemp("dist"), "--wheel").glob("*.whl")
     return path
 
 
 @pytest.fixture(scope="module")
-def python(wheel, tmp_path_factory):
+def python(wheel, make_environment, tmp_path_factory):
     """An environment that shares this one's packages and has the wheel besides."""
-    root = tmp_path_factory.mktemp("fresh") / "env"
-    run(sys.executable, "-m", "venv", "--without-pip", root)
-    interpreter = root / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "--quiet",
-        "--no-deps", "--no-index", "--disable-pip-version-check", wheel)  # fmt: skip
-    (packages,) = (root / "lib").glob("python*/site-packages")
-    shared = [Path(deepinfer_core.__file__).parents[1], sysconfig.get_paths()["purelib"]]
-    # addsitedir, so that editable installs of the shared environment count as well.
-    lines = [f"import site; site.addsitedir({str(path)!r})" for path in shared]
-    (packages / "zz_shared.pth").write_text("\n".join(lines))
-    return interpreter
+    core = Path(deepinfer_core.__file__).parents[1]
+    return make_environment(tmp_path_factory.mktemp("fresh") / "env", wheel, sources=(core,))
 
 
-def plugins(python, *options):
-    done = run(python, "-I", "-c", CLI, "plugins", "--json", *options)
-    return {p["name"]: p for p in json.loads(done.stdout)["plugins"]}
+@pytest.fixture
+def plugins(python, run):
+    """What `deepinfer plugins --json` says there, by name."""
+
+    def plugins(*options):
+        done = run(python, "-I", "-c", CLI, "plugins", "--json", *options)
+        return {p["name"]: p for p in json.loads(done.stdout)["plugins"]}
+
+    return plugins
 
 
 def test_the_wheel_holds_what_a_distribution_should(wheel):
@@ -56,20 +41,20 @@ def test_the_wheel_holds_what_a_distribution_should(wheel):
     assert {"plugin.py", "kernels.py", "py.typed", "LICENSE", "entry_points.txt"} <= names
 
 
-def test_the_command_line_sees_the_plugin(python):
-    example = plugins(python)["example"]
+def test_the_command_line_sees_the_plugin(plugins):
+    example = plugins()["example"]
     assert example["distribution"] == "deepinfer-example"
     assert (example["version"], example["api"]) == ("0.1.0", ">=1.0,<2")
     assert (example["state"], example["failure"]) == ("loaded", None)
     assert example["hooks"] == ["deepinfer_kernels", "deepinfer_plugin_info"]
 
 
-def test_it_can_be_blocked_and_named(python):
-    assert plugins(python, "--block", "deepinfer-example")["example"]["state"] == "blocked"
-    assert plugins(python, "-p", "example")["example"]["state"] == "loaded"
+def test_it_can_be_blocked_and_named(plugins):
+    assert plugins("--block", "deepinfer-example")["example"]["state"] == "blocked"
+    assert plugins("-p", "example")["example"]["state"] == "loaded"
 
 
-def test_its_kernels_serve_and_agree_with_the_reference(python):
+def test_its_kernels_serve_and_agree_with_the_reference(python, run):
     code = """
 import sys, torch
 from deepinfer_core.plugins import PluginHost
@@ -95,7 +80,7 @@ print("agreed")
     assert run(python, "-I", "-c", code).stdout == "agreed\n"
 
 
-def test_discovery_imports_neither_torch_nor_the_kernels(python):
+def test_discovery_imports_neither_torch_nor_the_kernels(python, run):
     code = (
         "import sys; from deepinfer_core.plugins import PluginHost; h = PluginHost(); "
         "h.kernels(h.find_device('cpu')); "
