@@ -64,7 +64,7 @@ def _checks(config: pytest.Config, level: str) -> Sequence[Check]:
         try:
             config.stash[SUBJECT] = find_subject(name, config.getoption("--deepinfer-device"))
         except DeepInferError as error:
-            raise pytest.UsageError(str(error)) from error
+            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
         config.stash[RESULTS] = []
     return [check for check in all_checks(config.stash[SUBJECT]) if check.level == level]
 
