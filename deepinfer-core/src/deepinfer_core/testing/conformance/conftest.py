@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer_core.errors import DeepInferError
 from deepinfer_core.testing.checks import Check, list_non_claims
 from deepinfer_core.testing.report import CheckResult, Report, make_report
 from deepinfer_core.testing.run import all_checks, run_check
-from deepinfer_core.testing.subject import Subject, find_subject
+from deepinfer_core.testing.subject import BUILTIN_NAMES, Subject, find_subject
 
 SUBJECT = pytest.StashKey[Subject]()
 RESULTS = pytest.StashKey[list[CheckResult]]()
@@ -60,11 +59,8 @@ def pytest_terminal_summary(
 
 def _checks(config: pytest.Config, level: str) -> Sequence[Check]:
     if SUBJECT not in config.stash:
-        name = config.getoption("--deepinfer-plugin")
-        try:
-            config.stash[SUBJECT] = find_subject(name, config.getoption("--deepinfer-device"))
-        except DeepInferError as error:
-            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        name = config.getoption("--deepinfer-plugin") or BUILTIN_NAMES[0]
+        config.stash[SUBJECT] = find_subject(name, config.getoption("--deepinfer-device"))
         config.stash[RESULTS] = []
     return [check for check in all_checks(config.stash[SUBJECT]) if check.level == level]
 
