@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .conversation import ImageSource
-from .parsing import OutputParser, ParserEvent
+from .parsing import OutputParser, ParserEvent, ParsingOptions, TextDelta
 from .prompts import DeepseekV4Encoding, DeepseekV32Encoding, DeepseekV41Encoding
 from .requests.chat import ChatCompletionRequest
 from .requests.converted import ConversationRequest, OutputConstraint
@@ -43,23 +43,50 @@ class EncodedChat:
 
 
 class ReplyParser:
-    """Turns output ids into parser events, in any chunking."""
+    """Turns output ids into parser events, in any chunking. Stop tokens are left out."""
 
-    def __init__(self, request: ConversationRequest, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        options: ParsingOptions,
+        tokenizer: Tokenizer,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        promotes_reasoning: bool = False,
+    ) -> None:
         self._decoder = TokenDecoder(tokenizer)
-        self._parser = OutputParser(request.parsing_options)
+        self._parser = OutputParser(options)
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._unanswered: list[str] | None = [] if promotes_reasoning else None
 
     def feed(self, token_ids: Sequence[int]) -> list[ParserEvent]:
         """Take more ids and return the events that are certain."""
+        kept = [token_id for token_id in token_ids if token_id not in self._stop_token_ids]
         events: list[ParserEvent] = []
-        for piece in self._decoder.feed(token_ids, None):
+        for piece in self._decoder.feed(kept, None):
             if not self._parser.is_stopped:
                 events += self._parser.feed(piece)
+        self._note_reasoning(events)
         return events
 
     def finish(self) -> list[ParserEvent]:
-        """End the output and return the remaining events."""
-        return self._parser.finish()
+        """End the output and return the remaining events.
+
+        With `promotes_reasoning`, an output that never left its reasoning is repeated as content.
+        """
+        events = self._parser.finish()
+        self._note_reasoning(events)
+        if self._unanswered:
+            events.append(TextDelta("".join(self._unanswered), is_reasoning=False))
+        return events
+
+    def _note_reasoning(self, events: list[ParserEvent]) -> None:
+        for event in events:
+            if self._unanswered is None:
+                return
+            if isinstance(event, TextDelta) and event.is_reasoning:
+                self._unanswered.append(event.text)
+            else:
+                self._unanswered = None
 
 
 class DeepseekRecipe:
@@ -110,9 +137,18 @@ class DeepseekRecipe:
             request,
         )
 
-    def parser(self, encoded: EncodedChat) -> ReplyParser:
-        """Return a parser for the answer to an encoded chat."""
-        return ReplyParser(encoded.request, self._tokenizer)
+    def parser(self, encoded: EncodedChat, *, promotes_reasoning: bool = False) -> ReplyParser:
+        """Return a parser for the answer to an encoded chat.
+
+        Args:
+            promotes_reasoning: whether reasoning without an end or an answer counts as content.
+        """
+        return ReplyParser(
+            encoded.request.parsing_options,
+            self._tokenizer,
+            stop_token_ids=self._stop_token_ids,
+            promotes_reasoning=promotes_reasoning,
+        )
 
 
 def _needed_constraint(request: ConversationRequest) -> OutputConstraint | None:

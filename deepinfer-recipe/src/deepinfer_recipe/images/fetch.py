@@ -102,14 +102,14 @@ class ReqwestImageFetcher:
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"Accept": "image/*"})
-            response = connection.getresponse()
-            location = response.getheader("Location")
-            if response.status in _REDIRECTS and location is not None:
-                return location, b""
-            if response.status != 200:
-                is_retryable = response.status >= 500
-                raise not_fetched(url, "FetchStatus", is_retryable=is_retryable)
-            return None, self._read(response, deadline)
+            with connection.getresponse() as response:
+                location = response.getheader("Location")
+                if response.status in _REDIRECTS and location is not None:
+                    return location, b""
+                if response.status != 200:
+                    is_retryable = response.status >= 500
+                    raise not_fetched(url, "FetchStatus", is_retryable=is_retryable)
+                return None, self._read(response, deadline)
         finally:
             connection.close()
 
