@@ -1,4 +1,4 @@
-"""`deepinfer bench`: options become a configuration and sizes; the report becomes tables or JSON."""
+"""`deepinfer bench`: options become a configuration and sizes, the report tables or JSON."""
 
 import json
 
