@@ -2,6 +2,7 @@
 
 import logging
 
+import psutil
 import pytest
 import torch
 from deepinfer_core.errors import OutOfDeviceMemoryError
@@ -67,3 +68,12 @@ def test_a_pool_that_does_not_fit_says_both_numbers(num_blocks, free_pages):
         )
     assert caught.value.free_bytes == layout.page_bytes * free_pages
     assert caught.value.wanted_bytes == layout.page_bytes * (num_blocks or 2)
+
+
+def test_a_large_pool_takes_memory_only_where_it_is_written():
+    layout = make_layout([FULL] * 4, block_size=16)
+    before = psutil.Process().memory_info().rss
+    pool = allocate_pool(layout, 2**30 // layout.page_bytes, torch.device("cpu"))
+    pool[5] = 1
+    assert psutil.Process().memory_info().rss - before < 2**27
+    assert not pool[6].any()

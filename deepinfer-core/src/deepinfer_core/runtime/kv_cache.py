@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +55,11 @@ def choose_num_blocks(
 
 def allocate_pool(layout: KVLayout, num_blocks: int, device: torch.device) -> Tensor:
     """[num_blocks, page_bytes] uint8, zero-filled: kernels may read slots nobody wrote."""
-    return torch.zeros(num_blocks, layout.page_bytes, dtype=torch.uint8, device=device)
+    shape = (num_blocks, layout.page_bytes)
+    if device.type == "cpu":
+        # Pages that the system zeroes when they are first written cost nothing until then.
+        return torch.from_numpy(np.zeros(shape, dtype=np.uint8))
+    return torch.zeros(shape, dtype=torch.uint8, device=device)
 
 
 def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[LayerCache]:
