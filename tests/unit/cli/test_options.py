@@ -24,12 +24,29 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS, "config explain", "kernels explain"])
-def test_every_command_has_help_with_examples(capsys, command):
+GROUPS = {
+    "config": ["explain"],
+    "kernels": ["explain"],
+    "bench": ["latency", "throughput", "all"],
+}
+LEAVES = [
+    words
+    for name in cli.COMMANDS
+    for words in ([f"{name} {leaf}" for leaf in GROUPS[name]] if name in GROUPS else [name])
+]
+
+
+@pytest.mark.parametrize("command", LEAVES)
+def test_every_command_has_help_with_examples_and_json(capsys, command):
     text = help_of(capsys, *command.split())
-    if command not in ("config", "kernels"):  # groups of one
-        assert "Examples:" in text
-        assert "--json" in text
+    assert "Examples:" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_groups_list_their_commands(capsys, group):
+    text = help_of(capsys, group)
+    assert all(leaf in text for leaf in GROUPS[group])
 
 
 def test_every_field_is_an_option(capsys):
