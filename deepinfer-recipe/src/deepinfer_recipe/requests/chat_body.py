@@ -190,7 +190,6 @@ def _read_response_format(value: Any) -> dict[str, Any]:
                 fields, "json_schema", lambda v: read_map(v, "struct ResponseFormatJsonSchema")
             )
             optional(schema, "name", read_str)
-            optional(schema, "description", read_str)
             return {
                 "type": "json_schema",
                 "schema": required(schema, "schema", read_any),

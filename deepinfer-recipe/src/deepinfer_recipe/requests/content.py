@@ -76,7 +76,7 @@ def keep_known_tools(messages: Sequence[Message], tools: Sequence[ToolDefinition
         if isinstance(message, SystemMessage) and message.tools:
             known = [tool for tool in message.tools if tool.name in names]
             if known or message.content:
-                settled = SystemMessage("", message.image_sources, known or None)
+                settled = SystemMessage("", message.image_sources, known)
                 kept.append(settled.with_segments(message.segments))
         else:
             kept.append(message)

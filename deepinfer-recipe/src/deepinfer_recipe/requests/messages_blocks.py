@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -206,7 +205,7 @@ class MessageConverter:
         if block["type"] == "text":
             return str(block["text"])
         if block["type"] == "document":
-            return f"[Unsupported document type: {block['media_type'] or 'unknown'}]"
+            return f"[Unsupported document type: {block['media_type']}]"
         if not self._is_v41:
             return UNSUPPORTED_IMAGE
         source, place = block["source"], path if place is None else place
@@ -217,15 +216,21 @@ class MessageConverter:
             if url[:4].lower() != "http":
                 raise bad_request(f'{place}: invalid url: "{url}"')
             return UrlImageSource(url, path=path)
-        if not _is_canonical_base64(source["data"]):
+        data = _canonical_base64(source["data"])
+        if data is None:
             raise bad_request(f"{place}: base64 decode error")
         media_type = source["media_type"].replace("/jpg", "/jpeg")
-        return DataUrlImageSource(f"data:{media_type};base64,{source['data']}", path=path)
+        return DataUrlImageSource(f"data:{media_type};base64,{data}", path=path)
 
 
-def _is_canonical_base64(text: str) -> bool:
+def _canonical_base64(text: str) -> str | None:
+    """Return base64 with its proper padding, or None. Padding of another length is no fault."""
+    bare = text.rstrip("=")
+    if len(bare) % 4 and bare == text:
+        return None
+    padded = bare + "=" * (-len(bare) % 4)
     try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return base64.b64encode(raw) == text.encode()
+        raw = base64.b64decode(padded, validate=True)
+    except ValueError:
+        return None
+    return padded if base64.b64encode(raw).decode() == padded else None

@@ -139,7 +139,8 @@ def _read_block(value: Any, names: Sequence[str]) -> dict[str, Any]:
             block["source"] = required(fields, "source", _read_image_source)
         case "document":
             source = read_map(required(fields, "source", read_any), "struct DocumentSource")
-            block["media_type"] = optional(source, "media_type", read_str)
+            media_type = optional(source, "media_type", read_str)
+            block["media_type"] = "unknown" if media_type is None else media_type
         case "thinking":
             optional(fields, "signature", read_str)
             block["thinking"] = required(fields, "thinking", read_str)
@@ -159,8 +160,10 @@ def _read_block(value: Any, names: Sequence[str]) -> dict[str, Any]:
         case "server_tool_use":
             required(fields, "id", read_str)
             required(fields, "name", read_str)
+            required(fields, "input", read_any)
         case "web_search_tool_result":
             required(fields, "tool_use_id", read_str)
+            required(fields, "content", read_any)
     return block
 
 
@@ -186,8 +189,8 @@ def _read_result_content(value: Any) -> Blocks:
 def _read_tool(value: Any) -> MessagesTool:
     fields = read_map(value, "struct MessagesTool")
     if "type" in fields:
-        name = fields.get("name")
-        return MessagesTool(None, read_str(fields["type"]), name if isinstance(name, str) else None)
+        name = optional(fields, "name", read_str)
+        return MessagesTool(None, read_str(fields["type"]), name)
     tool = ToolDefinition(
         required(fields, "name", read_str),
         optional(fields, "description", read_str),

@@ -20,7 +20,7 @@ from .body import (
     read_uint,
     required,
 )
-from .responses_tools import read_responses_tool
+from .responses_tools import read_execution, read_responses_tool
 from .settings import read_effort
 from .tools import Choice
 
@@ -95,10 +95,10 @@ def read_responses_body(value: Any) -> ResponsesBody:
 
 def _read_reasoning(value: Any) -> dict[str, Any]:
     fields = read_map(value, "struct ResponsesReasoningConfig")
-    optional(fields, "generate_summary", read_name(*_SUMMARIES))
+    former_name = optional(fields, "generate_summary", read_name(*_SUMMARIES))
     return {
         "effort": optional(fields, "effort", read_effort),
-        "summary": optional(fields, "summary", read_name(*_SUMMARIES)),
+        "summary": optional(fields, "summary", read_name(*_SUMMARIES)) or former_name,
     }
 
 
@@ -155,6 +155,7 @@ def _read_item(value: Any) -> dict[str, Any]:
         case "message":
             return _read_message(value)
         case "reasoning":
+            optional(value, "encrypted_content", read_str)
             parts = optional(value, "content", read_list(_read_reasoning_text)) or []
             return {"type": kind, "texts": parts}
         case "web_search_call":  # stands where reasoning could, and says nothing
@@ -168,14 +169,22 @@ def _read_item(value: Any) -> dict[str, Any]:
         case "custom_tool_call":
             return {**_read_call(value), "input": required(value, "input", read_str)}
         case "tool_search_call":
+            optional(value, "execution", read_execution)
             arguments = required(value, "arguments", lambda v: read_map(v, "a map"))
             call_id = required(value, "call_id", read_str)
             return {"type": kind, "call_id": call_id, "arguments": arguments}
-        case "function_call_output" | "custom_tool_call_output":
-            call_id = required(value, "call_id", read_str)
+        case "function_call_output":
             output = required(value, "output", _read_output)
+            # An output that answers no call says nothing.
+            call_id = optional(value, "call_id", read_str)
+            kind = "unknown" if call_id is None else "output"
+            return {"type": kind, "call_id": call_id, "output": output}
+        case "custom_tool_call_output":
+            call_id = required(value, "call_id", read_str)
+            output = optional(value, "output", _read_output) or []
             return {"type": "output", "call_id": call_id, "output": output}
         case "tool_search_output":
+            optional(value, "execution", read_execution)
             call_id = required(value, "call_id", read_str)
             tools = required(value, "tools", read_list(read_responses_tool))
             return {"type": kind, "call_id": call_id, "tools": tools}
@@ -227,4 +236,4 @@ def _read_block(value: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_reasoning_text(value: Any) -> str:
-    return required(read_tag(value, "ReasoningContent", ("reasoning_text",)), "text", read_str)
+    return required(read_map(value, "struct ResponsesReasoningContent"), "text", read_str)

@@ -9,7 +9,17 @@ from typing import Any
 from ..conversation import ToolDefinition
 from ..replies.responses_items import ClientTool
 from . import apply_patch
-from .body import optional, read_any, read_bool, read_list, read_map, read_str, read_tag, required
+from .body import (
+    optional,
+    read_any,
+    read_bool,
+    read_list,
+    read_map,
+    read_name,
+    read_str,
+    read_tag,
+    required,
+)
 from .errors import bad_request
 from .options import ConversionOptions, ModelVersion, WebSearchBehavior
 from .tools import check_name
@@ -17,6 +27,7 @@ from .tools import check_name
 TOOL_SEARCH = "tool_search"
 SERVER_TOOLS = "Server tools are not supported"
 _WEB_SEARCH = ("web_search", "web_search_2025_08_26")
+read_execution = read_name("client", "server")
 _LOCATION = ("city", "country", "region", "timezone")
 
 
@@ -59,13 +70,13 @@ def read_responses_tool(value: Any) -> dict[str, Any]:
         case "tool_search":
             return {
                 "type": kind,
-                "execution": optional(fields, "execution", read_str),
+                "execution": optional(fields, "execution", read_execution),
                 "description": optional(fields, "description", read_str),
                 "parameters": fields.get("parameters"),
             }
         case "web_search" | "web_search_2025_08_26":
             location = optional(fields, "user_location", _read_location)
-            size = optional(fields, "search_context_size", read_str)
+            size = optional(fields, "search_context_size", read_name("low", "medium", "high"))
             return {"type": kind, "search_context_size": size, "user_location": location}
     return {"type": "unsupported"}
 
@@ -181,7 +192,6 @@ def _read_callable(value: Any, names: Sequence[str]) -> dict[str, Any]:
     name = required(fields, "name", read_str)
     if fields["type"] == "custom":
         return {"type": "custom", "name": name}
-    optional(fields, "defer_loading", read_bool)
     return {
         "type": "function",
         "name": name,
