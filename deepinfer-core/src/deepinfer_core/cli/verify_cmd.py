@@ -56,6 +56,15 @@ def verify(
     config = EngineConfig.from_flat(
         model, dtype=dtype, kind=device, batch_invariant=batch_invariant
     )
+    report = _run(config, num_points=points, seed=seed, first=first, max_tokens=max_tokens)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        _print_report(report)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _run(config: EngineConfig, **options: int) -> VerifyReport:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True) as bars:
@@ -64,19 +73,8 @@ def verify(
         def progress(what: str, done: int, total: int) -> None:
             bars.update(task, description=what, completed=done, total=total)
 
-        report: VerifyReport = load_target(VERIFY)(
-            config,
-            num_points=points,
-            seed=seed,
-            first=first,
-            max_tokens=max_tokens,
-            progress=progress,
-        )
-    if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2))
-    else:
-        _print_report(report)
-    raise typer.Exit(0 if report.passed else 1)
+        report: VerifyReport = load_target(VERIFY)(config, progress=progress, **options)
+    return report
 
 
 def _print_report(report: VerifyReport) -> None:
