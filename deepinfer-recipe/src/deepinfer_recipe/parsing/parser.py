@@ -6,7 +6,7 @@ Holds back only text that may still turn out to be a marker. Cost is linear in t
 
 from __future__ import annotations
 
-from .. import jsontext
+from ..jsontext import quote
 from ..streaming.logprobs import TokenLogprob
 from .events import (
     ArgumentsPart,
@@ -40,7 +40,7 @@ class OutputParser:
     def feed(self, piece: Piece) -> list[ParserEvent]:
         """Take one piece and return the events that are certain now."""
         self._queue.append(piece)
-        text, origin = piece.text, piece.origin
+        text, origin = piece.text, piece.origin.value
         position, length = 0, len(text)
         while position < length and not self.is_stopped:
             matcher = self._matcher
@@ -110,7 +110,7 @@ class OutputParser:
             case Action.SPACE:
                 self._events.append(TextDelta(" ", False, logprobs))
             case Action.STRING:
-                escaped = jsontext.quote(text)[1:-1]
+                escaped = quote(text)[1:-1]
                 self._events.append(CallArguments(escaped, ArgumentsPart.STRING, text))
             case Action.RAW:
                 self._events.append(CallArguments(text, ArgumentsPart.RAW, text))

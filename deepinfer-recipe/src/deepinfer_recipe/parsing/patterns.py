@@ -12,14 +12,17 @@ from enum import Enum
 
 
 class Origin(Enum):
-    """Where a piece of output comes from."""
+    """Where a piece of output comes from. The value is an index into tables of this module."""
 
-    TEXT = "text"
+    TEXT = 0
     """Text whose tokens are unknown; it may hold special tokens."""
-    PLAIN = "plain"
+    PLAIN = 1
     """Ordinary tokens."""
-    SPECIAL = "special"
+    SPECIAL = 2
     """One token of the added vocabulary."""
+
+
+_NO_CHAR = "\ud800"  # stands where no character of an origin matches; no output holds it
 
 
 class Pattern:
@@ -29,7 +32,7 @@ class Pattern:
     pattern matches one newline as the first character of a state.
     """
 
-    __slots__ = ("_failure", "_special", "_text", "is_leading_newline", "takes_newlines")
+    __slots__ = ("by_origin", "failure", "is_leading_newline", "takes_newlines", "text")
 
     def __init__(
         self,
@@ -41,55 +44,41 @@ class Pattern:
     ) -> None:
         """Build from a text with an optional `{}` where the special token stands."""
         before, _, after = text.partition("{}") if special else (text, "", "")
-        self._text = before + special + after
-        self._special = range(len(before), len(before) + len(special))
+        self.text = before + special + after
+        """The whole string to find."""
+        ordinary = before + _NO_CHAR * len(special) + after
+        marker = _NO_CHAR * len(before) + special + _NO_CHAR * len(after)
+        self.by_origin = (self.text, ordinary, marker)
+        """The string as the characters of each origin can match it."""
+        self.failure = _failure_links(self.text)
         self.takes_newlines = takes_newlines
         self.is_leading_newline = is_leading_newline
-        self._failure = _failure_links(self._text)
-
-    @property
-    def text(self) -> str:
-        """The whole string to find."""
-        return self._text
 
     def __len__(self) -> int:
-        return len(self._text)
+        return len(self.text)
 
-    def advance(self, length: int, char: str, origin: Origin) -> int:
-        """Return how much of the string is matched after one more character."""
-        while length and not self._accepts(length, char, origin):
-            length = self._failure[length - 1]
-        return length + 1 if self._accepts(length, char, origin) else 0
-
-    def first_char(self, origin: Origin) -> str:
-        """Return the characters of this origin that can begin a match ("" for none)."""
-        first = self._text[0] if self._accepts(0, self._text[0], origin) else ""
-        return first + ("\n" if self.takes_newlines and origin is not Origin.SPECIAL else "")
-
-    def _accepts(self, length: int, char: str, origin: Origin) -> bool:
-        if self._text[length] != char:
-            return False
-        if origin is Origin.TEXT:
-            return True
-        return (origin is Origin.SPECIAL) == (length in self._special)
+    def first_chars(self, origin: int) -> str:
+        """Return the characters of this origin that can begin a match."""
+        first = self.by_origin[origin][0].replace(_NO_CHAR, "")
+        return first + ("\n" if self.takes_newlines and origin != Origin.SPECIAL.value else "")
 
 
 class PatternSet:
     """The patterns of one parser state, in order of precedence."""
 
-    __slots__ = ("_skip", "patterns")
+    __slots__ = ("_starts", "patterns")
 
     def __init__(self, patterns: tuple[Pattern, ...]) -> None:
         self.patterns = patterns
-        self._skip = {}
-        for origin in Origin:
-            starts = {char for pattern in patterns for char in pattern.first_char(origin)}
+        self._starts: list[re.Pattern[str] | None] = []
+        for origin in range(len(Origin)):
+            starts = {char for pattern in patterns for char in pattern.first_chars(origin)}
             escaped = "".join(map(re.escape, sorted(starts)))
-            self._skip[origin] = re.compile(f"[{escaped}]") if escaped else None
+            self._starts.append(re.compile(f"[{escaped}]") if escaped else None)
 
-    def next_candidate(self, text: str, position: int, origin: Origin) -> int:
+    def next_candidate(self, text: str, position: int, origin: int) -> int:
         """Return where a match could begin at or after `position`, or the length of the text."""
-        starts = self._skip[origin]
+        starts = self._starts[origin]
         found = starts.search(text, position) if starts is not None else None
         return found.start() if found is not None else len(text)
 
@@ -111,36 +100,40 @@ class Matcher:
         """Note that characters which begin no match went by."""
         self._is_first = False
 
-    def feed(self, char: str, origin: Origin) -> tuple[int, int] | None:
+    def feed(self, char: str, origin: int) -> tuple[int, int] | None:
         """Take one character; return (pattern index, length of the match) when one completes."""
         longest = 0
+        is_newline = char == "\n" and origin != _SPECIAL
         for index, pattern in enumerate(self._patterns):
-            if pattern.is_leading_newline:
-                if self._is_first and char == "\n" and origin is not Origin.SPECIAL:
+            length = self._lengths[index]
+            if length == 0 and is_newline:
+                if pattern.is_leading_newline and self._is_first:
                     return index, 1
+                if pattern.takes_newlines:  # even where the string itself begins with a newline
+                    self._newlines[index] += 1
+                    longest = max(longest, self._newlines[index])
+                    continue
+            if pattern.is_leading_newline:
                 continue
-            length = self._advance(index, pattern, char, origin)
-            if self._lengths[index] == len(pattern):
-                return index, length
-            longest = max(longest, length)
+            text = pattern.by_origin[origin]
+            if text[length] == char:
+                length += 1
+            else:
+                self._newlines[index] = 0  # the character of a mismatch is not counted either
+                while length and text[length] != char:
+                    length = pattern.failure[length - 1]
+                length += text[length] == char
+            self._lengths[index] = length
+            held = length + self._newlines[index]
+            if length == len(text):
+                return index, held
+            longest = max(longest, held if length else 0)
         self._is_first = False
         self.num_held = longest
         return None
 
-    def _advance(self, index: int, pattern: Pattern, char: str, origin: Origin) -> int:
-        """Advance one pattern; return the length of its match so far, newlines included."""
-        before = self._lengths[index]
-        if not pattern.takes_newlines:
-            self._lengths[index] = pattern.advance(before, char, origin)
-            return self._lengths[index]
-        if before == 0 and char == "\n" and origin is not Origin.SPECIAL:
-            self._newlines[index] += 1  # even where the string itself begins with a newline
-            return self._newlines[index]
-        length = pattern.advance(before, char, origin)
-        self._lengths[index] = length
-        if length != before + 1:
-            self._newlines[index] = 0  # the character of a mismatch is not counted either
-        return length + self._newlines[index]
+
+_SPECIAL = Origin.SPECIAL.value
 
 
 def _failure_links(text: str) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Protocol, Self
 
@@ -23,7 +24,7 @@ class PromptEncoding(Protocol):
         """Return the token ids of a conversation's prompt."""
 
 
-class BaseEncoding:
+class BaseEncoding(ABC):
     """A prompt encoding; a subclass writes the prompt of its model version."""
 
     __slots__ = ("_special_tokens", "_tokenizer")
@@ -71,5 +72,6 @@ class BaseEncoding:
             raise RuntimeError("no tokenizer is attached to the encoding")
         return self._tokenizer.encode_pieces(pieces)
 
+    @abstractmethod
     def _write(self, writer: PromptWriter, conversation: Conversation) -> None:
-        raise NotImplementedError
+        """Write the prompt of a conversation."""
