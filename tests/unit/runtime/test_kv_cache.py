@@ -45,7 +45,7 @@ def test_copying_a_page_copies_the_block_in_every_layer():
 
 def test_number_of_blocks_follows_from_free_memory_and_is_logged(caplog):
     layout = make_layout([FULL] * 2, block_size=4)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="deepinfer_core"):
         num_blocks = choose_num_blocks(
             layout, num_blocks=None, memory_fraction=0.25, free_bytes=layout.page_bytes * 100
         )
