@@ -57,9 +57,11 @@ def paged(
         grouped = picked.reshape(
             len(part.requests), part.num_queries, num_kv_heads, num_heads // num_kv_heads, -1
         ).transpose(1, 2)
-        if can_fuse and part.num_queries > MAX_BATCHED_QUERIES:
+        if can_fuse and part.num_queries <= MAX_BATCHED_QUERIES:
+            attended = _attend_short(grouped, k_cache, v_cache, keys, steps.scratch, scale)
+        elif can_fuse:
             is_causal = part.is_causal and keys.is_unwindowed
-            attended = _attend_fused(
+            attended = _attend_long(
                 grouped, k_cache, v_cache, keys, steps.scratch, scale, is_causal
             )
         else:
@@ -86,7 +88,25 @@ def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, T
     return o.to(o1.dtype), lse
 
 
-def _attend_fused(
+def _attend_short(
+    grouped: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    keys: PartKeys,
+    scratch: Scratch,
+    scale: float,
+) -> Tensor:
+    """Attend with torch's own kernel; the heads of a group are so many more queries."""
+    num_reqs, num_kv_heads, num_queries, group, head_dim = grouped.shape
+    q = grouped.reshape(num_reqs, num_kv_heads, num_queries * group, head_dim)
+    k, v = keys.gather(k_cache, scratch, "k"), keys.gather(v_cache, scratch, "v")
+    mask = keys.mask(q.dtype).unsqueeze(2).expand(-1, -1, group, -1)
+    mask = mask.reshape(num_reqs, 1, num_queries * group, -1)
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return o.reshape(grouped.shape)
+
+
+def _attend_long(
     grouped: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -97,7 +117,7 @@ def _attend_fused(
 ) -> Tensor:
     """Attend with torch's own kernel, once for each query head of a group.
 
-    One call per head of the group needs no copies of keys and values for the group.
+    So no keys and values are copied for the group, and the mask is not either.
     """
     k, v = keys.gather(k_cache, scratch, "k"), keys.gather(v_cache, scratch, "v")
     mask = None if is_causal else keys.mask(grouped.dtype).unsqueeze(1)
@@ -117,7 +137,7 @@ def _attend(
     scratch: Scratch,
     extras: _Extras,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend step by step: the scores of a group's heads are one product.
+    """Attend step by step, for what torch's own kernel cannot do.
 
     Returns:
         o [R, Hk, L, G, D] and, if wanted, lse [R, Hk, L, G].

@@ -11,15 +11,23 @@ def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: 
     if not slot_mapping.numel():
         return
     slots = slot_mapping.long()
-    if slots.device.type == "cpu" and int(slots.min()) >= 0:
-        _write(k_cache, k, slots)
-        _write(v_cache, v, slots)
+    if slots.device.type != "cpu" or int(slots.min()) < 0:
+        # Without asking a device how many rows count: the others write back what block 0 holds.
+        keep = (slots >= 0).view(-1, 1, 1)
+        slots = slots.clamp(min=0)
+        k, v = (torch.where(keep, new, old[0, 0]) for new, old in ((k, k_cache), (v, v_cache)))
+    block_size, width = k_cache.shape[1], k_cache.shape[2] * k_cache.shape[3]
+    k_rows, v_rows = token_rows(k_cache, width), token_rows(v_cache, width)
+    if k_rows is None or v_rows is None or k_rows[1] != v_rows[1]:
+        places = slots // block_size, slots % block_size
+        k_cache.index_put_(places, k)
+        v_cache.index_put_(places, v)
         return
-    # Without asking the device how many rows count: the others write back what block 0 holds.
-    keep = (slots >= 0).view(-1, 1, 1)
-    slots = slots.clamp(min=0)
-    for cache, rows in ((k_cache, k), (v_cache, v)):
-        _write(cache, torch.where(keep, rows, cache[0, 0]), slots)
+    if (gap := k_rows[1] - block_size) > 0:
+        # LAYOUT: row = block * rows_per_block + offset = slot + block * gap
+        slots = slots + slots // block_size * gap
+    k_rows[0].index_copy_(0, slots, k.reshape(-1, width))
+    v_rows[0].index_copy_(0, slots, v.reshape(-1, width))
 
 
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:
@@ -42,16 +50,3 @@ def token_rows(cache: Tensor, width: int) -> tuple[Tensor, int] | None:
     # LAYOUT: rows of other layers lie between the blocks of this one and are never addressed.
     num_rows = (num_blocks - 1) * rows_per_block + used
     return cache.as_strided((num_rows, width), (width, 1)), rows_per_block
-
-
-def _write(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
-    block_size = cache.shape[1]
-    blocks, offsets = slots // block_size, slots % block_size
-    width = cache.shape[2] * cache.shape[3]
-    view = token_rows(cache, width)
-    if view is None:
-        cache.index_put_((blocks, offsets), rows)
-        return
-    flat, rows_per_block = view
-    index = slots if rows_per_block == block_size else blocks * rows_per_block + offsets
-    flat.index_copy_(0, index, rows.reshape(-1, width))

@@ -25,13 +25,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, sign: int) -> Tens
     rotary_dim = 2 * cos.shape[-1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     out = torch.empty_like(wide, memory_format=torch.contiguous_format)
-    if layout == "half":
-        half = rotary_dim // 2
-        a, b = wide[..., :half], wide[..., half:rotary_dim]
-        out_a, out_b = out[..., :half], out[..., half:rotary_dim]
-    else:
-        a, b = wide[..., 0:rotary_dim:2], wide[..., 1:rotary_dim:2]
-        out_a, out_b = out[..., 0:rotary_dim:2], out[..., 1:rotary_dim:2]
+    (a, b), (out_a, out_b) = (_pairs(t, rotary_dim, layout) for t in (wide, out))
     torch.mul(a, cos, out=out_a)
     out_a.addcmul_(b, sin, value=-sign)
     torch.mul(b, cos, out=out_b)
@@ -39,3 +33,13 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, sign: int) -> Tens
     if rotary_dim < x.shape[-1]:
         out[..., rotary_dim:] = wide[..., rotary_dim:]
     return out.to(x.dtype)
+
+
+def _pairs(x: Tensor, rotary_dim: int, layout: str) -> tuple[Tensor, Tensor]:
+    """Views of the first and the second element of each pair."""
+    if rotary_dim < x.shape[-1]:
+        x = x[..., :rotary_dim]
+    if layout == "half":
+        first, second = x.chunk(2, dim=-1)
+        return first, second
+    return x[..., 0::2], x[..., 1::2]
