@@ -49,7 +49,7 @@ class ContentWriter:
         segments, sources = self._segments(parts)
         return SystemMessage("", sources, tools).with_segments(segments)
 
-    def tool(self, parts: Sequence[Part], tool_call_id: str) -> Message:
+    def tool(self, parts: Sequence[Part], tool_call_id: str | None) -> Message:
         """Return a tool result."""
         segments, sources = self._segments(parts)
         return ToolMessage("", tool_call_id, sources).with_segments(segments)

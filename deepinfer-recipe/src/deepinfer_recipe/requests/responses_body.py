@@ -174,15 +174,15 @@ def _read_item(value: Any) -> dict[str, Any]:
             call_id = required(value, "call_id", read_str)
             return {"type": kind, "call_id": call_id, "arguments": arguments}
         case "function_call_output":
-            output = required(value, "output", _read_output)
-            # An output that answers no call says nothing.
-            call_id = optional(value, "call_id", read_str)
-            kind = "unknown" if call_id is None else "output"
-            return {"type": kind, "call_id": call_id, "output": output}
+            return {
+                "type": kind,
+                "call_id": optional(value, "call_id", read_str),
+                "output": required(value, "output", _read_output),
+            }
         case "custom_tool_call_output":
             call_id = required(value, "call_id", read_str)
             output = optional(value, "output", _read_output) or []
-            return {"type": "output", "call_id": call_id, "output": output}
+            return {"type": kind, "call_id": call_id, "output": output}
         case "tool_search_output":
             optional(value, "execution", read_execution)
             call_id = required(value, "call_id", read_str)

@@ -59,7 +59,7 @@ class ItemConverter:
                     self._reason("\n".join(item["texts"]))
                 case "function_call" | "custom_tool_call" | "tool_search_call":
                     self._call(index, item)
-                case "output" | "tool_search_output":
+                case "function_call_output" | "custom_tool_call_output" | "tool_search_output":
                     self._output(index, item)
         self._end_run()
         return self._messages
@@ -104,24 +104,32 @@ class ItemConverter:
         self._calls[call_id] = ToolCall(call_id, name, arguments)
 
     def _output(self, index: int, item: dict[str, Any]) -> None:
-        call_id: str = item["call_id"]
+        # Only the output of a function is read before its call is looked for.
+        is_function = item["type"] == "function_call_output"
+        parts = self._output_parts(index, item) if is_function else []
+        call_id: str | None = item["call_id"]
+        if call_id is None:
+            self._end_run()
+            self._messages.append(self._writer.tool(parts, None))
+            return
         if call_id in self._answered_ids:
             raise bad_request(f"Duplicate tool output for call_id: {call_id}.")
-        if item["type"] == "output":
-            self._check_images(index, "output", item["output"])
         _check_call_id(index, call_id)
-        parts: list[Part] = []
-        if item["type"] == "output":
-            parts = [self._part(index, "tool", block) for block in item["output"]]
         if call_id not in self._calls:
             raise bad_request(f"No tool call found for tool output with call_id {call_id}.")
-        if item["type"] == "tool_search_output":
-            parts = [_search_result(index, item["tools"])]
+        if not is_function:
+            parts = self._output_parts(index, item)
         found = self._found_by_index.get(index)
         if found:
             self._found.append(self._writer.system([], found))
         self._answered_ids.add(call_id)
         self._results[call_id] = self._writer.tool(parts, call_id)
+
+    def _output_parts(self, index: int, item: dict[str, Any]) -> list[Part]:
+        if item["type"] == "tool_search_output":
+            return [_search_result(index, item["tools"])]
+        self._check_images(index, "output", item["output"])
+        return [self._part(index, "tool", block) for block in item["output"]]
 
     def _end_run(self) -> None:
         """Emit the assistant message, its outputs in the order of call ids, and found tools."""
