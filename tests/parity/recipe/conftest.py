@@ -10,9 +10,8 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 import deepinfer_recipe
+import pytest
 
 DEFAULT_CASES = 2000
 CASES_PER_TEST = 2000

@@ -79,7 +79,11 @@ def message(rng):
     made = {"role": role, "content": text(rng)}
     if role in ("system", "user", "tool") and rng.random() < 0.25:
         made["images"] = [
-            (f"https://h/{rng.randrange(9)}", rng.choice(["low", "high", "original", "auto"]), text(rng))
+            (
+                f"https://h/{rng.randrange(9)}",
+                rng.choice(["low", "high", "original", "auto"]),
+                text(rng),
+            )
             for _ in range(rng.randrange(4))
         ]
         made["image_token"] = rng.choice([None, None, "[IMG]", "a"])
@@ -116,7 +120,9 @@ def draw(seed):
         made["response_regex"] = text(rng)
     specials = {}
     if rng.random() < 0.2:
-        for name in rng.sample(["bos", "eos", "user", "dsml", "thinking_end", "system", "image"], 3):
+        for name in rng.sample(
+            ["bos", "eos", "user", "dsml", "thinking_end", "system", "image"], 3
+        ):
             specials[name] = rng.choice(["", "X", "<｜User｜>", "[IMG]"])
     return made, specials
 

@@ -16,9 +16,49 @@ FRAGMENTS = [
 ]  # fmt: skip
 NAMES = ["f", "g", "apply_patch", "tool_search", "ns::f", "", "x y", "a<b", "日"]
 KEYS = ["a", "input", "x y", "", 'q"', "日", "\n", "\\", "</"]
-STRINGS = ["", "v", 'x"y', "a\nb", "日本😀", "</", "<｜", "</｜DSM", "\\u0041", "\x01\t", "*** Begin Patch\n"]
-JSONS = ["1", "-0.5e3", "true", "null", '"s"', "[1, 2]", '{"k": "v"}', "", "nope", '{"a": </', "1 2"]
-STOPS = ["STOP", "\n", "a", "ab", "aab", "</", D, "</think>", "日", "}", "```", "\n\n", "hello", "", " "]
+STRINGS = [
+    "",
+    "v",
+    'x"y',
+    "a\nb",
+    "日本😀",
+    "</",
+    "<｜",
+    "</｜DSM",
+    "\\u0041",
+    "\x01\t",
+    "*** Begin Patch\n",
+]
+JSONS = [
+    "1",
+    "-0.5e3",
+    "true",
+    "null",
+    '"s"',
+    "[1, 2]",
+    '{"k": "v"}',
+    "",
+    "nope",
+    '{"a": </',
+    "1 2",
+]
+STOPS = [
+    "STOP",
+    "\n",
+    "a",
+    "ab",
+    "aab",
+    "</",
+    D,
+    "</think>",
+    "日",
+    "}",
+    "```",
+    "\n\n",
+    "hello",
+    "",
+    " ",
+]
 MODELS = ["DeepSeek-V4-Pro", "DeepSeek-V4.1-Flash"]
 STAGES = [None, "ReasoningStart", "ReasoningContinuation", "ContentContinuation"]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -126,7 +166,12 @@ def chunk_list(rng, tokenizer):
     chunks = []
     for part, is_text in zip((text[:middle], text[middle:]), kinds, strict=True):
         chunks += text_chunks(rng, part) if is_text else token_chunks(rng, part, tokenizer)
-    ready = ["ready", rng.choice([None, 0, 7, 100]), rng.choice([0, 5, 100]), rng.choice([None, "fp"])]
+    ready = [
+        "ready",
+        rng.choice([None, 0, 7, 100]),
+        rng.choice([0, 5, 100]),
+        rng.choice([None, "fp"]),
+    ]
     if rng.random() < 0.8:
         chunks.insert(0, ready)
     if rng.random() < 0.05:
@@ -170,7 +215,12 @@ def responses_body(rng):
         function = {"type": "function", "name": "f", "parameters": SCHEMA}
         body["tools"] = [
             {"type": "custom", "name": "apply_patch"},
-            {"type": "tool_search", "execution": "client", "description": "d", "parameters": SCHEMA},
+            {
+                "type": "tool_search",
+                "execution": "client",
+                "description": "d",
+                "parameters": SCHEMA,
+            },
             {"type": "namespace", "name": "ns", "description": "d", "tools": [function]},
             function,
         ][rng.randrange(4) :]
@@ -205,6 +255,7 @@ def draw(tokenizer_json):
                 specials = {"thinking_end": ["X", "aab"], "dsml": ["", "ab", "<", "｜DSML｜"]}
                 case["specials"] = {name: rng.choice(texts) for name, texts in specials.items()}
         case["has_tokenizer"] = rng.random() < 0.95
+        case["shows_every_state"] = rng.random() < 0.2
         return case | {"chunks": chunk_list(rng, tokenizer)}
 
     return make
@@ -279,6 +330,8 @@ def run(normalized):
                 shown.append([name, normalized(json.loads(event.to_json()))])
                 response.accumulate(event)
             pushes.append([shown, processor.finished])
+            if case["shows_every_state"]:
+                pushes.append(normalized(json.loads(response.to_json())))
 
         for chunk in case["chunks"]:
             push(lambda made=build_chunk(side.api, *chunk): processor.push(made))
