@@ -26,6 +26,16 @@ def test_without_the_library_for_the_cpu(monkeypatch, num_rows):
     assert_close(gemm.linear(x, weight), x.double() @ weight.double().T, "rounding", "y")
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_one_row_on_a_cpu_with_matrix_tiles(monkeypatch, biased):
+    monkeypatch.setattr(gemm, "has_matrix_tiles", lambda: True)
+    x, weight = (torch.randn(s).to(torch.bfloat16) for s in ((1, 64), (96, 64)))
+    bias = torch.randn(96).to(torch.bfloat16) if biased else None
+    y = gemm.linear(x, weight, bias)
+    expected = x.double() @ weight.double().T
+    assert_close(y, expected if bias is None else expected + bias.double(), "rounding", "y")
+
+
 def test_unknown_schemes_are_named():
     with pytest.raises(ValueError, match=r"int3_hope.*known: int8_token"):
         gemm.scaled(*(torch.empty(1, 1),) * 4, "int3_hope", torch.float32)
