@@ -41,9 +41,9 @@ def seconds(work):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nesting_bombs_in_a_body(kind, bracket):
     for body in (bracket * 100_000, '{"model": "x", "y": ' + bracket * 100_000):
-        with pytest.raises(ValueError, match="^invalid JSON request: "):
+        with pytest.raises(ValueError, match=r"^invalid JSON request: "):
             kind(body)
-        with pytest.raises(ValueError, match="^invalid JSON request: "):
+        with pytest.raises(ValueError, match=r"^invalid JSON request: "):
             kind(body.encode())
 
 
@@ -152,7 +152,8 @@ def test_a_hundred_thousand_parameters():
     "text",
     [
         "<" * 300_000, "\n" * 300_000, "</" * 150_000, "<｜DSML" * 40_000, "</thin" * 50_000,
-        "\n<" * 150_000, "<｜DSML｜" + "</｜DSML｜ cal" * 25_000, "STO" * 100_000, "ab" * 150_000 + "a",
+        "\n<" * 150_000, "<｜DSML｜" + "</｜DSML｜ cal" * 25_000,
+        "STO" * 100_000, "ab" * 150_000 + "a",
         '<｜DSML｜ invoke name="' + "x" * 300_000, "```json" * 40_000, "{" * 300_000,
     ],
     ids=lambda text: ascii(text[:9]),
@@ -191,9 +192,7 @@ def test_a_request_with_a_thousand_tools():
 def test_undecodable_tokens_do_not_pile_up_quadratically(tokenizer):
     """A token that is never a whole character could make every step decode all before it."""
     options = api.ParsingOptions()
-    processor = api.StreamProcessor(
-        api.MessagesChunkGenerator("i", "m", False), options, tokenizer
-    )
+    processor = api.StreamProcessor(api.MessagesChunkGenerator("i", "m", False), options, tokenizer)
     chunk = api.InferenceChunk.tokens([225] * 50)
     assert seconds(lambda: [processor.push(chunk) for _ in range(2000)]) < 10
     assert processor.finish()
@@ -203,12 +202,15 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False,
     allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "role", "content", "text", "name", "id", "function",
-                                       "tool_calls", "input", "properties", "x"]), inner, max_size=4),
+    | st.dictionaries(st.sampled_from(["type", "role", "content", "text", "name", "id",
+                                       "function",
+                                       "tool_calls", "input", "properties", "x"]),
+                      inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
 FIELDS = st.sampled_from(
-    ["messages", "input", "tools", "tool_choice", "thinking", "reasoning", "response_format", "text",
+    ["messages", "input", "tools", "tool_choice", "thinking", "reasoning", "response_format",
+     "text",
      "system", "stop", "max_tokens", "temperature", "stream_options", "output_config"]
 )  # fmt: skip
 
@@ -228,13 +230,14 @@ def test_any_body_converts_or_fails_clearly(kind, fields):
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_a_request_or_fails_clearly(body):
     for kind in KINDS:
-        with pytest.raises(ValueError, match="^invalid JSON request|^invalid request body"):
+        with pytest.raises(ValueError, match=r"^invalid (JSON request|request body)"):
             kind(body)
 
 
 @given(
     st.lists(
-        st.sampled_from(["<", "｜DSML｜", "</｜DSML｜", ' calls>', 'invoke name="', '"', " ", '">', "\n",
+        st.sampled_from(["<", "｜DSML｜", "</｜DSML｜", ' calls>', 'invoke name="', '"', " ",
+                         '">', "\n",
                          "parameter name=", 'string="true">', 'string="false">', "</think>", "\x00",
                          "{", "```\n", "é"]),
         max_size=40,

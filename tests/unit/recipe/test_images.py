@@ -100,7 +100,10 @@ def test_limits_of_count_bytes_and_urls():
     assert failure(*[small] * 601, quota=quota) == ("TooManyImages", False, message)
     assert (quota.image_count(), quota.byte_size()) == (0, 0)
     large = api.BytesImageSource(b"x" * ((32 << 20) + 1), path="p")
-    assert failure(large)[0::2] == ("ImageTooLarge", "p.image[0]: image file size exceeds limit 32 MB")
+    assert failure(large)[0::2] == (
+        "ImageTooLarge",
+        "p.image[0]: image file size exceeds limit 32 MB",
+    )
     padded = api.BytesImageSource(picture(20, 20) + bytes(22 << 20), path="p")
     assert failure(padded, padded, padded)[2] == (
         "p: Total image size exceeds the limit: max 64 MB per request, got 66 MB"
@@ -118,7 +121,8 @@ class Site(BaseHTTPRequestHandler):
     def do_GET(self):
         status, location = {"/404": (404, None), "/503": (503, None), "/loop": (302, "/loop"),
                             "/redirect": (302, "/ok"), "/file": (302, "file:///etc/passwd"),
-                            "/inside": (302, "http://10.0.0.1/")}.get(self.path, (200, None))  # fmt: skip
+                            "/inside": (302, "http://10.0.0.1/")}.get(
+            self.path, (200, None))  # fmt: skip
         self.send_response(status)
         if location:
             self.send_header("Location", location)
@@ -154,7 +158,9 @@ def test_private_addresses_are_refused_unless_a_filter_allows_them(site):
 
 def test_redirects_into_other_networks_are_refused(site):
     fetcher = api.ReqwestImageFetcher().with_destination_filter(only_local)
-    assert failure(api.UrlImageSource(site + "/inside"), fetcher=fetcher)[0] == "DestinationRejected"
+    assert (
+        failure(api.UrlImageSource(site + "/inside"), fetcher=fetcher)[0] == "DestinationRejected"
+    )
     assert failure(api.UrlImageSource(site + "/file"), fetcher=fetcher)[0] == "Fetch"
     assert failure(api.UrlImageSource(site + "/loop"), fetcher=fetcher)[:2] == ("Fetch", True)
 

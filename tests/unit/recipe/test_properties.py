@@ -12,7 +12,8 @@ FRAGMENTS = st.sampled_from(
         "hello", " ", "\n", "\n\n", "<", "</", "</think>", "<think>", "日本", "😀", "{", '{"a": 1}',
         "```json\n", "\n```", '"', "｜DSML｜", "\n\n<｜DSML｜ calls>\n", "<｜DSML｜tool_calls>\n",
         '<｜DSML｜ invoke name="f">\n', '<｜DSML｜ parameter name="a" string="true">',
-        '<｜DSML｜ parameter name="b" string="false">', "</｜DSML｜ parameter>\n", "</｜DSML｜ invoke>\n",
+        '<｜DSML｜ parameter name="b" string="false">', "</｜DSML｜ parameter>\n",
+        "</｜DSML｜ invoke>\n",
         "</｜DSML｜ calls>", "</｜DSML｜", "STOP", "ST", "<｜User｜>",
     ]
 )  # fmt: skip
@@ -88,7 +89,9 @@ def test_no_markup_reaches_the_answer(output, stage):
 @given(
     st.dictionaries(
         st.text(st.characters(exclude_characters=' "\\', exclude_categories=["C", "Z"])),
-        st.one_of(st.text(), st.integers(-99, 2**63), st.booleans(), st.none(), st.lists(st.text())),
+        st.one_of(
+            st.text(), st.integers(-99, 2**63), st.booleans(), st.none(), st.lists(st.text())
+        ),
         max_size=4,
     ),
     st.integers(1, 9),

@@ -84,7 +84,5 @@ def test_reasoning_without_an_end_can_be_promoted(recipe, tokenizer):
     assert (texts(kept, reasoning=True), texts(kept, reasoning=False)) == ("the answer is 4", "")
     promoted = run(recipe.parser(encoded, promotes_reasoning=True), ids)
     assert texts(promoted, reasoning=False) == "the answer is 4"
-    answered = run(
-        recipe.parser(encoded, promotes_reasoning=True), tokenizer.encode("r</think>a")
-    )
+    answered = run(recipe.parser(encoded, promotes_reasoning=True), tokenizer.encode("r</think>a"))
     assert texts(answered, reasoning=False) == "a"

@@ -18,7 +18,7 @@ from .responses_items import (
     ReasoningItem,
     new_call_item,
 )
-from .responses_object import ResponsesEcho, response_object
+from .responses_object import ResponsesEcho, ResponseState, response_object
 
 _INCOMPLETE = {
     FinishReason.LENGTH: "max_output_tokens",
@@ -141,7 +141,11 @@ class ResponsesChunkGenerator(ChunkGenerator[ResponsesStreamEvent]):
     def _response(self, **state: Any) -> dict[str, Any]:
         output = list(self._output)
         return response_object(
-            self._id, self._model, self._created, self._echo, output=output, **state
+            self._id,
+            self._model,
+            self._created,
+            self._echo,
+            ResponseState(output=output, **state),
         )
 
     def _number(self, events: list[dict[str, Any]]) -> list[ResponsesStreamEvent]:
@@ -166,6 +170,7 @@ class ResponsesResponse:
             check_str("model", model),
             check_uint("created", created, 64),
             ResponsesEcho(),
+            ResponseState(),
         )
         self._texts: list[str] = []
 

@@ -41,36 +41,39 @@ def make_echo(**settings: Any) -> ResponsesEcho:
     return echo
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseState:
+    """How far a response has come."""
+
+    status: str = "in_progress"
+    completed_at: int | None = None
+    incomplete_reason: str | None = None
+    output: list[dict[str, Any]] = field(default_factory=list)
+    usage: Usage | None = None
+
+
 def response_object(
-    id: str,
-    model: str,
-    created: int,
-    echo: ResponsesEcho,
-    *,
-    status: str = "in_progress",
-    completed_at: int | None = None,
-    incomplete_reason: str | None = None,
-    output: list[dict[str, Any]] | None = None,
-    usage: Usage | None = None,
+    id: str, model: str, created: int, echo: ResponsesEcho, state: ResponseState
 ) -> dict[str, Any]:
     """Return a response object in the given state."""
+    reason = state.incomplete_reason
     return {
         "id": id,
         "object": "response",
         "created_at": created,
-        "status": status,
+        "status": state.status,
         "background": False,
-        "completed_at": completed_at,
+        "completed_at": state.completed_at,
         "content_filters": None,
         "error": None,
         "frequency_penalty": 0.0,
-        "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,
+        "incomplete_details": {"reason": reason} if reason else None,
         "instructions": echo.instructions,
         "max_output_tokens": echo.max_output_tokens,
         "max_tool_calls": None,
         "model": model,
         "moderation": None,
-        "output": output or [],
+        "output": state.output,
         "parallel_tool_calls": True,
         "presence_penalty": 0.0,
         "previous_response_id": None,
@@ -87,7 +90,7 @@ def response_object(
         "top_logprobs": echo.top_logprobs,
         "top_p": shortest_f32(echo.top_p),
         "truncation": "disabled",
-        "usage": None if usage is None else _usage(usage),
+        "usage": None if state.usage is None else _usage(state.usage),
         "user": echo.user,
         "metadata": {},
     }

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ..conversation import Conversation, SystemMessage, ToolDefinition
 from ..replies.messages import MessagesChunkGenerator
-from .body import RequestBody, parse_body
 from .content import SEPARATOR, keep_known_tools
 from .converted import ConversationRequest, InferenceOptions
 from .errors import bad_request
@@ -14,7 +13,7 @@ from .history import parsing_options, settle_reasoning
 from .messages_blocks import SERVER_TOOLS, MessageConverter
 from .messages_body import MessagesBody, read_messages_body
 from .options import ConversionOptions, ModelVersion, WebSearchBehavior
-from .protocol import ProtocolRequest
+from .protocol import ProtocolRequest, RequestBody
 from .settings import (
     check_max_tokens,
     check_stop,
@@ -43,7 +42,7 @@ class MessagesRequest(ProtocolRequest[MessagesBody]):
         Raises:
             ValueError: the body is no JSON, or no request.
         """
-        super().__init__(read_messages_body(parse_body(body)))
+        super().__init__(body, read_messages_body)
 
     def convert(self, options: ConversionOptions) -> ConversationRequest:
         """Convert the request.

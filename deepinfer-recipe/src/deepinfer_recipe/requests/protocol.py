@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..arguments import check_instance
+from .body import RequestBody, parse_body
 from .options import ConversionOptions
 
 
@@ -21,8 +23,13 @@ class ProtocolRequest(Generic[B]):
 
     __slots__ = ("_body",)
 
-    def __init__(self, body: B) -> None:
-        self._body: B | None = body
+    def __init__(self, body: RequestBody, read: Callable[[Any], B]) -> None:
+        """Read a request body with the reader of a protocol.
+
+        Raises:
+            ValueError: the body is no JSON, or no request.
+        """
+        self._body: B | None = read(parse_body(body))
 
     @property
     def model(self) -> str:
@@ -43,3 +50,6 @@ class ProtocolRequest(Generic[B]):
         body = self._read()
         self._body = None
         return body
+
+
+__all__ = ["ProtocolRequest", "RequestBody"]

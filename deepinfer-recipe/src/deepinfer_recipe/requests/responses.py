@@ -1,36 +1,17 @@
-"""Conversion of Responses requests. The order of the checks is part of the protocol."""
+"""Requests of the Responses protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
 from ..arguments import check_instance
-from ..conversation import Conversation, Message, SystemMessage, ToolDefinition, UserMessage
 from ..replies.responses import ResponsesChunkGenerator
 from ..replies.responses_object import ResponsesEcho, make_echo
-from .body import RequestBody, parse_body
-from .converted import ConversationRequest, InferenceOptions
-from .errors import bad_request
-from .history import parsing_options, settle_reasoning
-from .options import ConversionOptions, ModelVersion, WebSearchBehavior
-from .protocol import ProtocolRequest
-from .response_format import check_response_schema
+from .converted import ConversationRequest
+from .options import ConversionOptions
+from .protocol import ProtocolRequest, RequestBody
 from .responses_body import ResponsesBody, read_responses_body
-from .responses_items import ItemConverter
-from .responses_tools import SERVER_TOOLS, DeclaredTools, declare_tools, echo_tools
-from .settings import (
-    check_max_tokens,
-    check_top_logprobs,
-    contains_json_word,
-    resolve_model,
-    resolve_temperature,
-    resolve_thinking,
-    resolve_top_p,
-    upper_bound,
-)
-from .tools import check_choice, check_strict, check_tools, keep_chosen, output_constraint
+from .responses_convert import convert_responses
+from .responses_tools import DeclaredTools, declare_tools, echo_tools
+from .settings import resolve_model
 
 
 class ResponsesRequest(ProtocolRequest[ResponsesBody]):
@@ -42,7 +23,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         Raises:
             ValueError: the body is no JSON, or no request.
         """
-        super().__init__(read_responses_body(parse_body(body)))
+        super().__init__(body, read_responses_body)
 
     def namespace_tool_map(self, options: ConversionOptions) -> dict[str, tuple[str, str]]:
         """Return namespace and own name of each declared namespaced tool, by its full name.
@@ -88,7 +69,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             ConversionError: the request breaks a rule of the protocol.
             RuntimeError: the request has been consumed.
         """
-        return _convert(self._take(options), options)
+        return convert_responses(self._take(options), options)
 
     @staticmethod
     def chunk_generator(
@@ -100,126 +81,4 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             model,
             thinking_mode=request.conversation.thinking_mode,
             client_tools=request.client_tools,
-        )
-
-
-def _convert(body: ResponsesBody, options: ConversionOptions) -> ConversationRequest:
-    version = resolve_model(body.model, options)
-    declared = DeclaredTools()
-    declare_tools(body.tools, version, options, declared)
-    client_tools = dict(declared.client_tools)
-    found = _declare_found_tools(body, version, options, declared)
-    thinking, effort = resolve_thinking(None, body.reasoning["effort"], options)
-    messages = _messages(body, ItemConverter(version, options, found))
-    messages = settle_reasoning(
-        messages,
-        thinking=thinking,
-        declares_tools=bool(declared.definitions),
-        behavior=options.reasoning_content_behavior,
-        field="reasoning_text",
-    )
-    if body.chooses_web_search and options.responses_web_search is WebSearchBehavior.Reject:
-        raise bad_request(SERVER_TOOLS)
-    tools = check_tools(declared.definitions, body.choice, checked=declared.given_parameters)
-    choice = check_choice(body.choice, declared.definitions, thinking=thinking)
-    tools = keep_chosen(tools, body.choice)
-    messages = _with_finished_tools(messages, tools)
-    response_format, constraint_schema = _response_format(body.text["format"])
-    _check_json_word(body, messages)
-    check_strict(tools, has_response_format=body.text["format"]["type"] != "text")
-    conversation = Conversation(
-        messages,
-        thinking_mode=thinking,
-        tools=tools,
-        tool_choice=choice,
-        reasoning_effort=effort,
-        **response_format,
-    )
-    temperature = resolve_temperature(body.temperature, thinking=thinking)
-    top_p = resolve_top_p(body.top_p, version, thinking=thinking, has_tools=bool(tools))
-    top_logprobs = check_top_logprobs(body.top_logprobs)
-    bound = upper_bound(options, thinking=thinking)
-    inference = InferenceOptions(
-        max_tokens=check_max_tokens(body.max_output_tokens, bound),
-        temperature=temperature,
-        top_p=top_p,
-        logprobs=top_logprobs is not None,
-        top_logprobs=top_logprobs,
-        output_constraint=output_constraint(conversation, constraint_schema),
-    )
-    return ConversationRequest(
-        conversation,
-        version,
-        inference_options=inference,
-        parsing_options=parsing_options(conversation, [], options.special_tokens),
-        stream=body.stream,
-        client_tools=client_tools,
-    )
-
-
-def _declare_found_tools(
-    body: ResponsesBody, version: ModelVersion, options: ConversionOptions, declared: DeclaredTools
-) -> dict[int, list[ToolDefinition]]:
-    """Declare what tool searches of the history found, as deferred; V4 knows no search.
-
-    Returns the definitions by the index of the search output.
-    """
-    found: dict[int, list[ToolDefinition]] = {}
-    if version is not ModelVersion.DeepseekV41Flash or not isinstance(body.input, list):
-        return found
-    for index, item in enumerate(body.input):
-        if item["type"] != "tool_search_output":
-            continue
-        before = len(declared.definitions)
-        declare_tools(item["tools"], version, options, declared, f"input[{index}].")
-        new = [replace(tool, defer_loading=True) for tool in declared.definitions[before:]]
-        declared.definitions[before:] = new
-        found[index] = new
-    return found
-
-
-def _messages(body: ResponsesBody, converter: ItemConverter) -> list[Message]:
-    if body.input is None and not body.instructions:
-        raise bad_request("Either input or instructions must be provided")
-    if isinstance(body.input, list) and not body.input:
-        raise bad_request("Input items array must not be empty")
-    messages: list[Message] = [SystemMessage(body.instructions)] if body.instructions else []
-    if isinstance(body.input, str):
-        return [*messages, UserMessage(body.input).with_segments([(body.input, False)])]
-    return messages + converter.convert(body.input or [])
-
-
-def _with_finished_tools(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition]
-) -> list[Message]:
-    """Put the finished definitions in messages that add tools; leave out those not kept."""
-    by_name = {tool.name: tool for tool in tools}
-    finished: list[Message] = []
-    for message in messages:
-        if isinstance(message, SystemMessage) and message.tools:
-            known = [by_name[tool.name] for tool in message.tools if tool.name in by_name]
-            if known:
-                finished.append(SystemMessage("", tools=known))
-        else:
-            finished.append(message)
-    return finished
-
-
-def _response_format(given: dict[str, Any]) -> tuple[dict[str, Any], Any | None]:
-    """Return keyword arguments for the conversation, and the normalized schema if strict."""
-    if given["type"] == "json_object":
-        return {"response_format": "json_object"}, None
-    if given["type"] == "text":
-        return {}, None
-    normalized = check_response_schema(given["schema"], strict=bool(given["strict"]))
-    return {"response_schema": given["schema"]}, normalized
-
-
-def _check_json_word(body: ResponsesBody, messages: Sequence[Message]) -> None:
-    if body.text["format"]["type"] != "json_object":
-        return
-    if not contains_json_word([message.content for message in messages]):
-        raise bad_request(
-            "Response input messages must contain the word 'json' in some form to use "
-            "'text.format' of type 'json_object'."
         )
