@@ -1,0 +1,53 @@
+"""References never wait for the device and build all they need on it.
+
+On the meta device nothing has a value, so whoever asks for one raises; and tensors left on the CPU
+by mistake do not mix with it.
+"""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from deepinfer_core.ops.builtin import reference_kernels
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.registry import op_name
+from deepinfer_core.plugin_api import load_target
+from deepinfer_core.testing.case import Maker, Sizes, flatten
+from deepinfer_core.testing.cases import OP_CASES
+
+WAITING = {"moe.experts"}
+"""The rows of each expert decide shapes, so these do wait; their comment says so."""
+
+
+def to_meta(value):
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    if isinstance(value, AttentionMeta):
+        moved = {
+            field.name: to_meta(getattr(value, field.name))
+            for field in fields(value)
+            if isinstance(getattr(value, field.name), torch.Tensor)
+        }
+        return replace(value, **moved, plans={})
+    return value
+
+
+KERNELS = [
+    pytest.param(kernel, id=f"{op_name(kernel.op)}-{kernel.provider}")
+    for kernel in reference_kernels()
+    if op_name(kernel.op) not in WAITING and not kernel.op.startswith("sample.")
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_values(kernel):
+    fn = load_target(kernel.target)
+    for case in OP_CASES[op_name(kernel.op)].make(Sizes({})):
+        call = case.build(Maker(torch.bfloat16), max(case.token_counts))
+        expected = flatten(fn(**call.kwargs))
+        on_meta = {name: to_meta(value) for name, value in call.kwargs.items()}
+        if kernel.plan:
+            on_meta["plan"] = load_target(kernel.plan)(None, on_meta["meta"])
+        found = flatten(fn(**on_meta))
+        for a, b in zip(found, expected, strict=True):
+            assert (a.device.type, a.shape, a.dtype) == ("meta", b.shape, b.dtype)
