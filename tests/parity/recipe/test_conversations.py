@@ -6,10 +6,11 @@ import random
 import struct
 
 WORDS = [
-    "", " ", "a", "hi", "\n", "\n\n", "日本", "😀", "é", "<｜User｜>", "</think>", "<think>", "｜DSML｜",
-    "<｜image｜>", "[IMG]", "<｜System｜>", "\x00", "\x7f", '"', "\\", "json", "<｜begin▁of▁sentence｜>",
-    "<tool_result>", "12345", "\u2028", "x" * 40, "e\u0301", "\r\n", "\t", "🇩🇪", "👩\u200d👧", "don't",
-    "  \n ", "\ufeff", "١٢٣", "ǅ", "\U0010ffff", "<|User|>", "｜", "▁",
+    "", " ", "a", "hi", "\n", "\n\n", "日本", "😀", "é", "<｜User｜>", "</think>", "<think>",
+    "｜DSML｜", "<｜image｜>", "[IMG]", "<｜System｜>", "\x00", "\x7f", '"', "\\", "json",
+    "<｜begin▁of▁sentence｜>", "<tool_result>", "12345", "\u2028", "x" * 40, "e\u0301", "\r\n",
+    "\t", "🇩🇪", "👩\u200d👧", "don't", "  \n ", "\ufeff", "١٢٣", "ǅ", "\U0010ffff", "<|User|>",
+    "｜", "▁",
 ]  # fmt: skip
 VALUES = [
     None, True, False, 0, -1, 1.0, 1e-7, 0.00012345, 1e16, 123456789012345678, 2**63, 1.5e300, -0.0,

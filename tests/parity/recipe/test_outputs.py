@@ -8,11 +8,12 @@ import pytest
 
 D = "｜DSML｜"
 FRAGMENTS = [
-    "<", "</", "<｜", "</thi", "</think>", "<think>", "\n", "\n\n", "STOP", "ST", "ab", "aab", "日", "😀",
-    "é", f"<{D}", f"</{D}", D, f"\n\n<{D} calls>\n", f"</{D} calls>", f"</{D}tool_calls>", "|DSML|",
-    "<|DSML|tool_calls>", 'invoke name="', "parameter name=", ' string="true">', 'string="false">',
-    '">', '"', " ", "```json\n", "```\n", "\n```", "{", "[", "}", '{"a": [1, {"b": "x"}]}', "json",
-    "<｜User｜>", "<｜end▁of▁sentence｜>", "\x00", "\\", "\r\n", "\u2028", "hello", "x y", "<function_results>",
+    "<", "</", "<｜", "</thi", "</think>", "<think>", "\n", "\n\n", "STOP", "ST", "ab", "aab",
+    "日", "😀", "é", f"<{D}", f"</{D}", D, f"\n\n<{D} calls>\n", f"</{D} calls>",
+    f"</{D}tool_calls>", "|DSML|", "<|DSML|tool_calls>", 'invoke name="', "parameter name=",
+    ' string="true">', 'string="false">', '">', '"', " ", "```json\n", "```\n", "\n```", "{",
+    "[", "}", '{"a": [1, {"b": "x"}]}', "json", "<｜User｜>", "<｜end▁of▁sentence｜>", "\x00",
+    "\\", "\r\n", "\u2028", "hello", "x y", "<function_results>",
 ]  # fmt: skip
 NAMES = ["f", "g", "apply_patch", "tool_search", "ns::f", "", "x y", "a<b", "日"]
 KEYS = ["a", "input", "x y", "", 'q"', "日", "\n", "\\", "</"]
@@ -135,10 +136,8 @@ def logprobs(rng, ids):
 
 def token_chunks(rng, text, tokenizer):
     """Ids of the text; its markers as tokens or spelled out; at times with any ids in between."""
-    if rng.random() < 0.8:
-        ids = tokenizer.encode(text)
-    else:
-        ids = tokenizer.encode_pieces([(text, False)])
+    is_spelled_out = rng.random() < 0.2
+    ids = tokenizer.encode_pieces([(text, False)]) if is_spelled_out else tokenizer.encode(text)
     for _ in range(rng.choice([0, 0, 0, 1, 3])):
         stray = rng.choice([rng.randrange(129300), 1, 128804, 128825, 200000, *range(150, 155)])
         ids.insert(rng.randrange(len(ids) + 1), stray)
@@ -318,9 +317,9 @@ def run(normalized):
         response = response_type("resp-1", "m", 0, 3, 1)
         pushes = []
 
-        def push(step):
+        def push(step, *arguments):
             try:
-                events = step()
+                events = step(*arguments)
             except RuntimeError as error:
                 pushes.append(str(error))
                 return
@@ -334,7 +333,7 @@ def run(normalized):
                 pushes.append(normalized(json.loads(response.to_json())))
 
         for chunk in case["chunks"]:
-            push(lambda made=build_chunk(side.api, *chunk): processor.push(made))
+            push(processor.push, build_chunk(side.api, *chunk))
         push(processor.finish)
         return pushes, normalized(json.loads(response.to_json()))
 

@@ -20,29 +20,33 @@ LIST_FOR_OBJECT = re.compile(
 )
 
 TEXTS = [
-    "", " ", "hi", "Json", "be brief", "<｜image｜>", "x<｜User｜>y", "</think>", "日本😀", "\n", "a\n\nb",
-    "[Unsupported Image]", "[IMG]",
+    "", " ", "hi", "Json", "be brief", "<｜image｜>", "x<｜User｜>y", "</think>", "日本😀",
+    "\n", "a\n\nb", "[Unsupported Image]", "[IMG]",
 ]  # fmt: skip
 PIXEL = "iVBORw0KGgo="
 URLS = [
-    "https://h/a.png", "http://h", "HTTP://x", f"data:image/png;base64,{PIXEL}", "data:image/webp;base64,",
-    f"DATA:image/JPG;base64,{PIXEL}", "data:image/png;base64,AA==", " data:image/png;base64,AAAA",
+    "https://h/a.png", "http://h", "HTTP://x", f"data:image/png;base64,{PIXEL}",
+    "data:image/webp;base64,", f"DATA:image/JPG;base64,{PIXEL}", "data:image/png;base64,AA==",
+    " data:image/png;base64,AAAA",
 ]  # fmt: skip
 ODD_URLS = [
-    "ftp://h", "", "data:", "data:,x", "httpx", "data:image/gif;base64,!", f"data:image/bmp;base64,{PIXEL}",
-    f"data:text/plain;base64,{PIXEL}", f"data:image/png;charset=x;base64,{PIXEL}", "data:;base64,AAAA",
-    f"data:image/png,{PIXEL}", "data:image/png;base64,AA=", "data:image/png;base64,AAA",
-    "data:image/png ;base64,AAAA", "data:image/png;base64,A A%41A#x", "data:image/png,base64,",
+    "ftp://h", "", "data:", "data:,x", "httpx", "data:image/gif;base64,!",
+    f"data:image/bmp;base64,{PIXEL}", f"data:text/plain;base64,{PIXEL}",
+    f"data:image/png;charset=x;base64,{PIXEL}", "data:;base64,AAAA", f"data:image/png,{PIXEL}",
+    "data:image/png;base64,AA=", "data:image/png;base64,AAA", "data:image/png ;base64,AAAA",
+    "data:image/png;base64,A A%41A#x", "data:image/png,base64,",
 ]  # fmt: skip
 LEAVES = [
     {"type": "string"}, {"type": "string", "enum": ["a"], "minLength": 1, "description": "d"},
-    {"type": "integer", "minimum": 0, "default": 3}, {"type": "number", "multipleOf": 0.5, "const": 1e-7},
-    {"type": "boolean"}, {"type": "null", "title": "t"}, {"type": ["string", "null"]}, {"$ref": "#"},
+    {"type": "integer", "minimum": 0, "default": 3},
+    {"type": "number", "multipleOf": 0.5, "const": 1e-7}, {"type": "boolean"},
+    {"type": "null", "title": "t"}, {"type": ["string", "null"]}, {"$ref": "#"},
     {"type": "string", "format": "email"}, {"type": "string", "pattern": "^a+$"},
 ]  # fmt: skip
 ODD_LEAVES = [
-    {"type": "string", "format": "odd"}, {}, True, {"type": "x"}, {"type": "string", "pattern": "("},
-    {"enum": [1]}, {"type": "integer", "maximum": 2.0}, {"type": "integer", "minimum": -(2**63)},
+    {"type": "string", "format": "odd"}, {}, True, {"type": "x"},
+    {"type": "string", "pattern": "("}, {"enum": [1]}, {"type": "integer", "maximum": 2.0},
+    {"type": "integer", "minimum": -(2**63)},
 ]  # fmt: skip
 
 
@@ -126,9 +130,9 @@ class Draw(random.Random):
 
 
 JUNK = [
-    None, True, False, 0, 1, -1, 1.5, 300, 2**31, 2**32, 2**63, 2**64 - 1, -(2**63), 1e300, -0.0, "", "x",
-    "json", "auto", "text", [], {}, [None], ["x"], [[]], {"type": "text", "text": "x"}, {"type": "function"},
-    {"type": "x"}, {"x": 1},
+    None, True, False, 0, 1, -1, 1.5, 300, 2**31, 2**32, 2**63, 2**64 - 1, -(2**63), 1e300,
+    -0.0, "", "x", "json", "auto", "text", [], {}, [None], ["x"], [[]],
+    {"type": "text", "text": "x"}, {"type": "function"}, {"type": "x"}, {"x": 1},
 ]  # fmt: skip
 
 

@@ -5,8 +5,9 @@ TOOLS = ["f", "g", "h"]
 INPUTS = [{}, {"a": 1}, {"b": "é", "a": [1.0, 1e-7]}, None, [1], "x"]
 MEDIA_TYPES = ["image/png", "image/jpg", "image/jpeg", "image/gif", "image/webp"]
 EVERY_BLOCK = [
-    "text", "image", "document", "thinking", "tool_use", "tool_result", "tool_addition", "server_tool_use",
-    "web_search_tool_result", "redacted_thinking", "search_result", "tool_reference",
+    "text", "image", "document", "thinking", "tool_use", "tool_result", "tool_addition",
+    "server_tool_use", "web_search_tool_result", "redacted_thinking", "search_result",
+    "tool_reference",
 ]  # fmt: skip
 USUAL = {
     "max_tokens": [1, 100, 393216, 393217, 2**32 - 1],
