@@ -40,17 +40,22 @@ def test_the_commit_says_whether_the_tree_was_edited(tmp_path):
     def git(*arguments):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    source = tmp_path / "machine.py"
+    def commit(name):
+        git("add", name)
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
+
+    source, other = tmp_path / "machine.py", tmp_path / "other.py"
     source.write_text("a = 1\n")
+    other.write_text("b = 1\n")
     assert source_commit(tmp_path) is None
     git("init", "-q")
-    assert source_commit(tmp_path) is None  # not a file of that tree
-    git("add", "machine.py")
-    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
-    commit = source_commit(tmp_path)
-    assert commit is not None and len(commit) >= 12 and not commit.endswith("+changes")
+    commit("other.py")
+    assert source_commit(tmp_path) is None  # the package is no part of that tree
+    commit("machine.py")
+    found = source_commit(tmp_path)
+    assert found is not None and len(found) >= 12 and not found.endswith("+changes")
     source.write_text("a = 2\n")
-    assert source_commit(tmp_path) == f"{commit}+changes"
+    assert source_commit(tmp_path) == f"{found}+changes"
 
 
 def test_without_git_there_is_no_commit(monkeypatch, tmp_path):
