@@ -107,7 +107,12 @@ def _own_options(params: Iterable[Any]) -> list[Any]:
 
 
 def _option_table(options: Iterable[Any]) -> str:
-    return table(("option", "what it does"), [(_names(o), o.help or "") for o in options])
+    return table(("option", "what it does"), [(_names(o), _help(o)) for o in options])
+
+
+def _help(option: Any) -> str:
+    is_plain = option.is_flag or option.default in (None, "", ())
+    return (option.help or "") + ("" if is_plain else f" Default: `{option.default}`.")
 
 
 def _names(option: Any) -> str:

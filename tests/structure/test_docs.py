@@ -28,6 +28,8 @@ def blocks(text, language):
 def command_lines(text):
     """The words of every `deepinfer` command in the shell blocks of a document."""
     for line in "".join(blocks(text, "bash")).splitlines():
+        if "deepinfer " not in line:
+            continue
         for part in line.split(" | "):
             words = shlex.split(part, comments=True)
             if "deepinfer" in words:
@@ -53,9 +55,11 @@ def parse(words):
     command.make_context("deepinfer", rest)
 
 
-def test_every_command_line_in_the_documents_is_one(documents):
+def test_every_command_line_in_the_documents_is_one(root, documents):
     found, bad = 0, {}
-    for path, text in documents.items():
+    recipes = (root / "Makefile").read_text().replace("$(BIN)/", "").replace("$(MODEL)", "M")
+    makefile = {root / "Makefile": f"```bash\n{recipes}```"}
+    for path, text in (documents | makefile).items():
         for words in command_lines(text):
             found += 1
             try:
