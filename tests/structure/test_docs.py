@@ -8,6 +8,7 @@ import sys
 import pytest
 import typer
 from deepinfer_core.cli import build_app
+from deepinfer_core.config_sources import resolve_config
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/*.md", "*/README.md", "plugins/*/README.md")
 README_LINES = 150
@@ -74,6 +75,15 @@ def test_a_command_line_that_is_none_is_noticed():
     for words in (["generate", "--no-such-option"], ["batch", "in.jsonl"]):
         with pytest.raises(Exception, match=r"--no-such-option|output"):
             parse(words)
+
+
+def test_the_configuration_file_in_the_documents_is_one(root, tmp_path):
+    (text,) = blocks((root / "docs/cli.md").read_text(), "toml")
+    file = tmp_path / "engine.toml"
+    file.write_text(text)
+    resolved = resolve_config(file=file, env={}, flags={"model": "m"})
+    assert resolved.config.device.batch_invariant
+    assert resolved.sources["scheduler.max_num_seqs"] == f"file {file}"
 
 
 def test_links_lead_somewhere(documents):
