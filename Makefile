@@ -56,8 +56,9 @@ check: dev  ## ruff, mypy --strict, and the structural tests
 docs: dev  ## rewrite the parts of README and docs that are made from the code
 	$(BIN)/python scripts/generate_docs.py
 
-bench: install $(MODEL)  ## measure: JSON and a plot under build/bench
+bench: dev $(MODEL)  ## measure, also beside transformers: JSON and a plot under build/bench
 	$(BIN)/deepinfer bench all --model $(MODEL) --output build/bench
+	$(BIN)/python -m pytest -m bench tests/bench
 
 clean:
 	rm -rf $(VENV) build
