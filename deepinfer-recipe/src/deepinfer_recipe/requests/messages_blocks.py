@@ -62,7 +62,10 @@ class MessageConverter:
                 case _:
                     converted.extend(self._system(index, blocks))
             if self._missing and missing_before:
-                raise self._unanswered(f"messages.{index - 1}:")
+                is_user = message.role == "user"
+                raise self._unanswered(
+                    f"messages.{index - 1}:" if is_user else f"messages.{index}: "
+                )
         if self._missing:
             raise self._unanswered(f"messages.{len(messages) - 1}:")
         return converted
