@@ -104,10 +104,28 @@ def test_abort_by_id_ends_the_stream_with_what_there_is(stream, frontend, engine
 
 
 @pytest.mark.usefixtures("slow")
-def test_an_id_in_use_is_refused(stream):
-    with stream("x" * 3000, request_id="r1"), pytest.raises(RequestError, match="in use"):
+def test_an_id_in_use_is_refused_and_its_owner_goes_on(stream, frontend, encoder):
+    """The refused stream used to abort, by name, the request that it had clashed with."""
+    first = stream("x" * 300, request_id="r1")
+    next(first)
+    with pytest.raises(RequestError, match="in use"):
         stream("y", request_id="r1")
-    assert list(stream("y", request_id="r2"))[-1].finish_reason == "stop"
+    gc.collect()
+
+    async def clash():
+        async for _ in stream_async(frontend, encoder.either("y"), LONG, request_id="r1"):
+            pass
+
+    with pytest.raises(RequestError, match="in use"):
+        asyncio.run(clash())
+    assert list(first)[-1].finish_reason == "stop"
+    assert list(stream("y", request_id="r1"))[-1].finish_reason == "stop"
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_id_that_looks_like_a_made_up_one_is_in_nobodys_way(stream, frontend):
+    with stream("x" * 300, request_id="request-0"):
+        assert list(stream("y"))[-1].finish_reason == "stop"
 
 
 def test_a_bad_prompt_is_an_error_at_once(stream):

@@ -34,8 +34,9 @@ class Frontend:
         self._running: dict[str, Generation] = {}
 
     def new_request_id(self) -> str:
-        """A name that no other request of this engine has."""
-        return f"request-{next(self._numbers)}"
+        """A name that no other running request of this engine has."""
+        names = (f"request-{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._running)
 
     def start(
         self,

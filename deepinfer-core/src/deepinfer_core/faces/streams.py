@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -45,17 +46,23 @@ class TokenStream(Iterator[OutputDelta]):
         """The whole result, once the stream has ended."""
         self._frontend = frontend
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._closed = False
+        self._closed = True
         frontend.loop.start_thread()
         put = self._items.put
-        frontend.start(
+        start = frontend.start(
             encoded,
             params,
             on_done=put,
             on_delta=put,
             priority=priority,
             request_id=self.request_id,
-        ).result()
+        )
+        try:
+            start.result()
+        except BaseException:  # Ctrl-C, too
+            _abandon(frontend, start)
+            raise
+        self._closed = False
 
     def __iter__(self) -> Self:
         return self
@@ -88,7 +95,7 @@ class TokenStream(Iterator[OutputDelta]):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) is False:
+        if not getattr(self, "_closed", True):
             self.close()
 
 
@@ -116,11 +123,11 @@ async def stream_async(
             frontend.abort(name)
 
     frontend.loop.start_thread()
+    start = frontend.start(
+        encoded, params, on_done=put, on_delta=put, priority=priority, request_id=name
+    )
     finished = False
     try:
-        start = frontend.start(
-            encoded, params, on_done=put, on_delta=put, priority=priority, request_id=name
-        )
         await asyncio.wrap_future(start)
         while True:
             item = await items.get()
@@ -131,7 +138,7 @@ async def stream_async(
             yield item
     finally:
         if not finished:
-            frontend.abort(name)
+            _abandon(frontend, start)
 
 
 def end_of_stream(generation: Generation) -> RequestOutput:
@@ -142,6 +149,19 @@ def end_of_stream(generation: Generation) -> RequestOutput:
     if output.error is not None:
         raise output.error
     return output
+
+
+def _abandon(frontend: Frontend, start: Future[Generation]) -> None:
+    """End a request that nobody listens to, once it has started; one that was refused has not.
+
+    A refused name is somebody else's, who goes on.
+    """
+
+    def end(start: Future[Generation]) -> None:
+        if not start.cancelled() and start.exception() is None:
+            frontend.abort(start.result().request_id)
+
+    start.add_done_callback(end)
 
 
 def _again(failure: DeepInferError) -> EngineError:
