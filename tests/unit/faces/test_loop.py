@@ -142,3 +142,38 @@ def test_a_closed_loop_says_so(loop, gate):
         loop.call(lambda: 1)
     loop.start_thread()
     loop.settle()
+
+
+def test_a_finaliser_in_a_step_closes_behind_it(loop, gate):
+    """The garbage collector may run anywhere; the loop used to wait for itself for ever."""
+    gate.go_on.set()
+    called, advance = threading.Event(), gate.advance
+
+    def advance_and_close():
+        loop.close()
+        called.set()
+        return advance()
+
+    gate.advance = advance_and_close
+    loop.start_thread()
+    assert called.wait(10)
+    loop.close()
+    assert gate.num_closed == 1
+    with pytest.raises(EngineError, match="closed"):
+        loop.call(lambda: 1)
+
+
+def test_what_a_failed_engine_says_at_the_end_is_not_heard(loop, gate):
+    """It used to come out of `close` and leave whoever waited for the loop without an answer."""
+    gate.go_on.set()
+    gate.error = RuntimeError("boom")
+    close = gate.close
+
+    def close_and_fail():
+        close()
+        raise RuntimeError("lost device")
+
+    gate.close = close_and_fail
+    with pytest.raises(EngineError, match="boom"):
+        loop.drive(threading.Event())
+    loop.close()

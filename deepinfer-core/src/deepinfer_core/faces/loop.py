@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Protocol, TypeVar
 
 from deepinfer_core.errors import DeepInferError, EngineError
@@ -128,14 +128,11 @@ class EngineLoop:
         """Stop the thread and close the engine; what is unfinished fails. Idempotent."""
         self._closing = True
         self._wakeup.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is threading.current_thread():
+            return  # a finaliser that ran inside a step; `_run` closes when the step is over
+        if self._thread is not None:
             self._thread.join()
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._fail(EngineError("the engine was closed"))
-                self.engine.close()
-        self._serve()
+        self._close_engine()
 
     def turn(self) -> bool:
         """Run what was asked for, then one step. The caller holds the lock.
@@ -180,6 +177,19 @@ class EngineLoop:
                     continue
             if not self._inbox and self._failure is None:
                 self._wakeup.wait()
+        if self._closing:
+            self._close_engine()
+        self._serve()
+
+    def _close_engine(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                failed_before = self._failure is not None
+                self._fail(EngineError("the engine was closed"))
+                # What a failed engine says when it is closed adds nothing to its first error.
+                with suppress(Exception) if failed_before else nullcontext():
+                    self.engine.close()
         self._serve()
 
     def _serve(self) -> None:
