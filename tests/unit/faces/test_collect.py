@@ -2,11 +2,13 @@
 
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 from deepinfer_core.errors import ConfigError, EngineError, PromptTooLongError, RequestError
 from deepinfer_core.faces.collect import make_jobs, run_jobs
+from deepinfer_core.faces.streams import TokenStream
 from deepinfer_core.sampling_params import SamplingParams
 
 
@@ -201,3 +203,20 @@ def test_two_threads_share_the_engine_without_an_engine_thread(generate):
     for thread in threads:
         thread.join(20)
     assert results == {name: [name * 40, name] for name in "abcdef"}
+
+
+def test_prompts_start_together_on_an_engine_thread(generate, engine, frontend, encoder):
+    """Each used to wait for the step that was running, and so to start a step after the last."""
+    advance, nums_live = engine.advance, []
+
+    def slow_advance():
+        time.sleep(0.01)
+        nums_live.append(len(engine._live))
+        return advance()
+
+    engine.advance = slow_advance
+    frontend.loop.start_thread()
+    with TokenStream(frontend, encoder.prompt("b" * 3000), SamplingParams(max_tokens=None)) as busy:
+        next(busy)
+        generate(["a" * 40] * 6, SamplingParams(max_tokens=40))
+    assert len(set(nums_live)) <= 4  # 1, 7, and what a busy machine lets slip between

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from deepinfer_core.errors import RequestError
@@ -66,6 +67,7 @@ def run_jobs(
                     if interrupted() or run.stopped.is_set():
                         break
                     run.start(index, job, priority)
+                run.wait_for_starts()
                 frontend.loop.drive(run.stopped, interrupted)
         finally:
             run.abort_rest()
@@ -83,6 +85,7 @@ class _Run:
         self._frontend = frontend
         self._outputs: list[RequestOutput | None] = [None] * count
         self._names: dict[int, str] = {}
+        self._starting: list[tuple[int, Job, Future[Generation]]] = []
         self._num_open = count
         self._num_output_tokens = 0
         self._begun_s = time.perf_counter()
@@ -92,21 +95,40 @@ class _Run:
             self.stopped.set()
 
     def start(self, index: int, job: Job, priority: int) -> None:
+        """Queue a job. Does not wait for a step, or each job would start a step after the last."""
         name = self._frontend.new_request_id()
         try:
             if isinstance(job.encoded, RequestError):
                 raise job.encoded
-            self._names[index] = name
-            self._frontend.start(
-                job.encoded,
-                parse_params(job.params),
-                on_done=lambda generation: self._done(index, generation),
-                priority=priority,
-                request_id=name,
-            ).result()
+            params = parse_params(job.params)
         except RequestError as error:
-            text = job.encoded.text if isinstance(job.encoded, EncodedPrompt) else None
-            self._settle(index, failed_output(name, text, error))
+            self._refuse(index, job, error)
+            return
+        self._names[index] = name
+        start = self._frontend.start(
+            job.encoded,
+            params,
+            on_done=lambda generation: self._done(index, generation),
+            priority=priority,
+            request_id=name,
+        )
+        self._starting.append((index, job, start))
+        if start.done():
+            self.wait_for_starts()
+
+    def wait_for_starts(self) -> None:
+        """Settle what the engine refused. Waits for the step that is running, if one is."""
+        starting, self._starting = self._starting, []
+        for index, job, start in starting:
+            try:
+                start.result()
+            except RequestError as error:
+                self._refuse(index, job, error)
+
+    def _refuse(self, index: int, job: Job, error: RequestError) -> None:
+        text = job.encoded.text if isinstance(job.encoded, EncodedPrompt) else None
+        name = self._names.get(index) or self._frontend.new_request_id()
+        self._settle(index, failed_output(name, text, error))
 
     def abort_rest(self) -> None:
         """End what is still running. Waits for that, at most one step."""
