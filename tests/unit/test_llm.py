@@ -207,6 +207,17 @@ def test_what_an_llm_is_made_from(path):
         LLM(path, max_num_seq=3)
 
 
+def test_a_stream_outlives_the_llm_that_made_it(path):
+    """`for delta in LLM(path).stream(...)` used to find its engine closed."""
+    host, num_threads = PluginHost(load_entry_points=False), threading.active_count()
+    deltas = LLM(path, host=host, **SETTINGS).stream("Hello", PARAMS)
+    gc.collect()
+    assert sum(len(delta.token_ids) for delta in deltas) == 20
+    del deltas
+    gc.collect()
+    assert threading.active_count() == num_threads
+
+
 def test_a_closed_llm_says_so_and_one_that_is_lost_closes(path):
     host = PluginHost(load_entry_points=False)
     llm = LLM(config=EngineConfig.from_flat(str(path), **SETTINGS), host=host)

@@ -61,7 +61,8 @@ class LLM:
         self.encoder = opened.encoder
         self.tokenizer = opened.encoder.tokenizer
         self._frontend = opened.frontend
-        self._close = weakref.finalize(self, self._frontend.loop.close)
+        # Streams hold the frontend, too: they go on when whoever made them forgets the LLM.
+        self._close = weakref.finalize(self._frontend, self._frontend.loop.close)
 
     @property
     def model_name(self) -> str:
