@@ -237,7 +237,20 @@ def test_greedy_rows_without_extras_are_one_argmax(make_rows, random_logits):
     assert counting.calls == ["_draw_op"]
     assert sampled.token_ids.tolist() == logits.argmax(dim=-1).tolist()
     assert sampled.token_ids.dtype == torch.int32
-    assert sampled.failed is None
+    assert sampled.failed.tolist() == [False] * 3
+
+
+def test_a_row_without_numbers_fails_alone_as_it_does_in_any_batch(make_rows, random_logits):
+    """A plain greedy row used to draw the NaN, but to fail when another row was in the step."""
+    rows = make_rows(V)
+    for seat in range(3):
+        rows.start(seat, temperature=0)
+    rows.start(3, temperature=1.0)
+    logits = random_logits(4, V, 2)
+    logits[0, 7], logits[1] = float("nan"), float("-inf")
+    expected = [True, True, False]
+    assert rows.sample(logits[:3].clone(), [0, 1, 2]).failed.tolist() == expected
+    assert rows.sample(logits, [0, 1, 2, 3]).failed.tolist() == [*expected, False]
 
 
 def test_a_row_that_starts_again_with_extras_is_no_longer_plain(make_rows, random_logits):

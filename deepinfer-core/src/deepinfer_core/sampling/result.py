@@ -77,8 +77,8 @@ class SampledTokens:
 
     token_ids: Tensor
     """[L] int32, valid ids even where a row failed."""
-    failed: Tensor | None = None
-    """[L] bool: nothing could be drawn. None: not looked at, since nothing was masked."""
+    failed: Tensor
+    """[L] bool: nothing could be drawn."""
     logprobs: Sequence[LogprobGroup] = ()
     errors: dict[int, str] = field(default_factory=dict)
     """Failures that the host knows of already."""
@@ -87,7 +87,7 @@ class SampledTokens:
         """Launch copies to host memory; readable after an event recorded behind them."""
         return SampledTokens(
             token_ids=host_copy(self.token_ids),
-            failed=None if self.failed is None else host_copy(self.failed),
+            failed=host_copy(self.failed),
             logprobs=[replace(g, tensors=g.tensors.to_host()) for g in self.logprobs],
             errors=self.errors,
         )
@@ -108,10 +108,9 @@ def to_host(sampled: SampledTokens) -> HostTokens:
     """Read tokens that have been copied by `SampledTokens.to_host`, after its event."""
     token_ids = [int(token) for token in sampled.token_ids.tolist()]
     errors = dict(sampled.errors)
-    if sampled.failed is not None:
-        for i, failed in enumerate(sampled.failed.tolist()):
-            if failed:
-                errors.setdefault(i, EMPTY_SUPPORT)
+    for i, failed in enumerate(sampled.failed.tolist()):
+        if failed:
+            errors.setdefault(i, EMPTY_SUPPORT)
     if not sampled.logprobs:
         return HostTokens(token_ids, None, errors)
     logprobs: list[TokenLogprobs | None] = [None] * len(token_ids)

@@ -106,14 +106,14 @@ class Sampler:
             mask: [L, ceil(V / 32)] int32 bits of allowed tokens, of grammars.
         """
         if mask is None and self._rows.all_plain(rows):
-            return SampledTokens(self._draw_op(logits))
+            return SampledTokens(self._draw_op(logits), _nothing_to_draw(logits))
         step = SampleStep(rows, positions, token_pool, self._device, mask)
         logits = logits.contiguous()
         wanted = self._rows.logprobs(rows, "raw")
         raw = logits.index_select(0, step.ints([*wanted])) if wanted else None
         for stage in self._stages:
             logits = stage.apply(logits, step)
-        failed = ~(logits.amax(dim=-1) > float("-inf"))
+        failed = _nothing_to_draw(logits)
         token_ids, groups = self._draw(logits, step)
         self._penalties.count(step, token_ids)
         if raw is not None:
@@ -188,3 +188,8 @@ class Sampler:
         chosen = step.select(token_ids, indices)
         tensors = self._logprobs_op(logits, chosen, max(wanted.values()))
         return LogprobGroup(indices, [*wanted.values()], LogprobTensors(*tensors))
+
+
+def _nothing_to_draw(logits: Tensor) -> Tensor:
+    """[L] bool: a row holds NaN, or nothing above -inf."""
+    return ~(logits.amax(dim=-1) > float("-inf"))
