@@ -75,7 +75,7 @@ def draw_pruned(logits: Tensor, seeds: Tensor, sample_indices: Tensor, positions
     tiles = zip(
         torch.split(all_rows, _TILE_QUADS), torch.split(all_places, _TILE_QUADS), strict=True
     )
-    found = [(all_rows[:0], all_places[:0], logits.new_zeros(0, LANES))]
+    found = []
     for rows, places in tiles:
         words = _quad_words(rows, places - rows * num_quads, keys)
         highest = words[0].maximum(words[1]).maximum(words[2].maximum(words[3]))
