@@ -60,12 +60,7 @@ def run_bench(
         num_bytes = weight_bytes(model, 1)
         device = next(model.parameters()).device
         tell("reading memory")
-        bandwidth = {
-            "large_bytes": LARGE_BYTES,
-            "large_bytes_per_s": read_bandwidth(LARGE_BYTES, device=device),
-            "weights_bytes": num_bytes,
-            "weights_bytes_per_s": read_bandwidth(num_bytes, device=device),
-        }
+        bandwidth = _read_bandwidths(num_bytes, device)
         tell("GEMMs alone")
         gemms = gemm_ceiling(model, sorted({1, *concurrency}))
         bounds = Bounds(bandwidth["weights_bytes_per_s"], gemms)
@@ -105,6 +100,15 @@ def run_bench(
             "throughput": [asdict(result) for result in throughput],
             "notes": notes,
         }
+
+
+def _read_bandwidths(num_weight_bytes: int, device: Any) -> dict[str, float]:
+    return {
+        "large_bytes": LARGE_BYTES,
+        "large_bytes_per_s": read_bandwidth(LARGE_BYTES, device=device),
+        "weights_bytes": num_weight_bytes,
+        "weights_bytes_per_s": read_bandwidth(num_weight_bytes, device=device),
+    }
 
 
 def _fitting(options: BenchOptions, llm: LLM) -> tuple[list[int], list[int], list[str]]:
