@@ -143,6 +143,17 @@ def test_bad_requests_name_the_numbers(llm):
         llm.generate("x", on_error="ignore")
 
 
+def test_a_priority_that_cannot_be_compared_costs_only_its_call(llm):
+    """It once reached the queue, where comparing it ended the engine."""
+    with llm.stream("Hello", PARAMS) as running:
+        next(running)
+        outputs = llm.generate(["a", "b"], {"max_tokens": 3}, priority="high")
+        assert all("whole number" in str(o.error) and not o.outputs for o in outputs)
+        with pytest.raises(RequestError, match=r"priority = 1\.5"):
+            llm.stream("a", priority=1.5)
+        assert list(running)[-1].finish_reason == "length"
+
+
 def test_stop_strings_end_the_request_in_the_engine_too(llm):
     (plain,) = llm.generate("Hello", PARAMS)
     text = plain.text

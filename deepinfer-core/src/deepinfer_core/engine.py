@@ -24,7 +24,7 @@ from deepinfer_core.errors import EngineError
 from deepinfer_core.models.loader import Progress
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
-from deepinfer_core.request_checks import RequestLimits, check_request
+from deepinfer_core.request_checks import RequestLimits, check_priority, check_request
 from deepinfer_core.runtime.assembly import DeviceSide, assemble
 from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
@@ -65,7 +65,6 @@ class Engine:
         self._last: InFlight | None = None
         self._next_request_id = 0
         self._num_steps = 0
-        self._num_preemptions = 0
 
     @classmethod
     def from_config(
@@ -142,6 +141,7 @@ class Engine:
         """
         params = params.with_defaults(self._defaults)
         checked = check_request(prompt_token_ids, params, self.limits, self._encode_word)
+        priority = check_priority(priority)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         now = time.monotonic()
         requests = [
@@ -223,7 +223,7 @@ class Engine:
             "num_steps": self._num_steps,
             "num_running": self.scheduler.num_running,
             "num_waiting": self.scheduler.num_waiting,
-            "num_preemptions": self._num_preemptions,
+            "num_preemptions": self.scheduler.num_preemptions,
             "num_blocks": kv.num_blocks,
             "num_free_blocks": kv.num_free_blocks,
             "num_cached_blocks": kv.num_cached_blocks,
@@ -249,9 +249,7 @@ class Engine:
         return self._commit(flight)
 
     def _commit(self, flight: InFlight) -> StepResult:
-        result = self.scheduler.commit(flight.plan, flight.result())
-        self._num_preemptions += sum(request.num_preemptions for request in result.finished)
-        return result
+        return self.scheduler.commit(flight.plan, flight.result())
 
     def _idle(self) -> StepResult:
         """Nothing to launch and nothing in flight: what ended meanwhile, or a bug."""

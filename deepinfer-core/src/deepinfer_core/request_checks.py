@@ -69,6 +69,20 @@ def check_request(
     )
 
 
+def check_priority(priority: object) -> int:
+    """A priority that can be compared with any other.
+
+    Raises:
+        RequestError: it is no whole number.
+    """
+    try:
+        return operator.index(priority)  # type: ignore[arg-type]
+    except TypeError:
+        raise RequestError(
+            f"priority = {priority!r}: must be a whole number; lower goes first", field="priority"
+        ) from None
+
+
 def _checked_prompt(prompt_token_ids: Sequence[int], limits: RequestLimits) -> list[int]:
     try:
         prompt = [operator.index(token_id) for token_id in prompt_token_ids]

@@ -2,7 +2,7 @@
 
 import pytest
 from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
-from deepinfer_core.request_checks import RequestLimits, check_request
+from deepinfer_core.request_checks import RequestLimits, check_priority, check_request
 from deepinfer_core.sampling_params import SamplingParams
 
 LIMITS = RequestLimits(
@@ -78,3 +78,11 @@ def test_a_prompt_longer_than_the_pool_names_the_pools_knob():
 def test_bad_parameters(params, words):
     with pytest.raises(UnsupportedSamplingError, match=words):
         check(**params)
+
+
+def test_a_priority_that_cannot_be_compared_is_refused():
+    assert check_priority(-3) == -3
+    for priority in ("high", 1.5, None, [1]):
+        with pytest.raises(RequestError, match=r"priority = .*whole number") as caught:
+            check_priority(priority)
+        assert caught.value.field == "priority"
