@@ -69,6 +69,9 @@ def test_a_bad_parameter_costs_only_its_prompt(generate):
 def test_as_many_parameters_as_prompts(generate):
     with pytest.raises(ConfigError, match="2 prompts but 1"):
         generate(["a", "b"], [SamplingParams()])
+    for params in ("greedy", 5):
+        with pytest.raises(ConfigError, match=f"sampling_params = {params!r}; allowed"):
+            generate(["a", "b"], params)
 
 
 def test_errors_can_be_raised_and_then_nothing_goes_on(generate, engine):

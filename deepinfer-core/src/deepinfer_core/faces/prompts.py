@@ -66,10 +66,17 @@ def split_params(params: Params | Sequence[Params] | None, count: int) -> Sequen
     """One entry for each of `count` prompts; a single value (or None) serves all.
 
     Raises:
-        ConfigError: a list of another length.
+        ConfigError: neither parameters nor a list, or a list of another length.
     """
     if params is None or isinstance(params, (SamplingParams, Mapping)):
         return [params] * count
+    if isinstance(params, (str, bytes)) or not isinstance(params, Sequence):
+        raise ConfigError(
+            "these are no sampling parameters",
+            field="sampling_params",
+            value=params,
+            allowed="SamplingParams or a mapping, or a list with one for each prompt",
+        )
     if len(params) != count:
         raise ConfigError(
             f"{count} prompts but {len(params)} sampling parameters: give one, or one for each"
