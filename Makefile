@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 MODEL  := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 # For development only: the packages themselves declare ranges. A CPU build is enough, and smaller:
-# make demo TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+# make demo TORCH='torch==2.13.0 --index-url INDEX', with an index of CPU builds.
 TORCH  := torch==2.13.0
 
 PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-example
