@@ -78,7 +78,40 @@ def _interrupt_at_step(engine, number):
     engine.advance = advance_and_interrupt
 
 
+@pytest.fixture
+def run_in_ascii(run, monkeypatch):
+    """As `run`, with the standard output of a system that has few letters; returns its bytes."""
+
+    def run_in_ascii(*words):
+        # Not before the test has begun, when pytest puts its own in place.
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            code, _, err = run(*words)
+        assert code == 0, err
+        return stdout.buffer.getvalue()
+
+    return run_in_ascii
+
+
 # ---- generate
+
+
+@pytest.mark.parametrize("options", [[], ["--stream"]])
+def test_what_the_terminal_cannot_show_is_replaced(run_in_ascii, say, options):
+    """A traceback used to take the place of the answer."""
+    say("tschüß 😀")
+    assert run_in_ascii("generate", *M, "a", *options) == b"tsch?? ?\n"
+
+
+def test_headings_show_what_they_can_of_prompts(run_in_ascii):
+    assert b"0  h?llo" in run_in_ascii("generate", *M, "héllo", "b")
+
+
+def test_json_escapes_what_the_terminal_cannot_show(run_in_ascii, say):
+    say("tschüß 😀")
+    (result,) = json.loads(run_in_ascii("generate", *M, "é", "--json"))["results"]
+    assert (result["prompt"], result["outputs"][0]["text"]) == ("é", "tschüß 😀")
 
 
 def test_one_answer_is_printed_plainly(run):

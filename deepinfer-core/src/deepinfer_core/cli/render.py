@@ -23,13 +23,18 @@ def stderr() -> Console:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print JSON on standard output, on one line when `indent` is None."""
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # the terminal cannot show it; JSON can escape it
+        text = json.dumps(value, indent=indent)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def write(text: str) -> None:
-    """Write a piece of an answer at once."""
-    sys.stdout.write(text)
+    """Write a piece of an answer at once; "?" stands for what the terminal cannot show."""
+    sys.stdout.write(_showable(text))
     sys.stdout.flush()
 
 
@@ -41,7 +46,7 @@ def print_outputs(outputs: Sequence[RequestOutput]) -> None:
         for sample in output.outputs:
             if not alone:
                 name = f"{number}" if len(output.outputs) == 1 else f"{number}.{sample.index}"
-                shown = " ".join((output.prompt or "").split())[:60]
+                shown = _showable(" ".join((output.prompt or "").split())[:60])
                 console.print(Rule(f"{name}  {shown}", align="left", style="dim"), markup=False)
             write(f"{sample.text}\n")
 
@@ -81,3 +86,8 @@ def speed_json(num_prompt_tokens: int, num_output_tokens: int, elapsed_s: float)
         "prompt_tokens_per_s": round(num_prompt_tokens / seconds, 1),
         "output_tokens_per_s": round(num_output_tokens / seconds, 1),
     }
+
+
+def _showable(text: str) -> str:
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
