@@ -1,6 +1,9 @@
 """The journal: whatever was appended is there, wherever the last write was torn."""
 
 import json
+import os
+import subprocess
+import sys
 
 from deepinfer_core.jobs.index import KEY_BYTES
 from deepinfer_core.jobs.journal import Journal
@@ -60,3 +63,14 @@ def test_half_a_character_in_an_id_survives(tmp_path):
     offset = journal.append(b"k" * KEY_BYTES, {"id": "\ud800é"})
     assert json.loads(next(journal.read([offset]))) == {"id": "\ud800é"}
     journal.close()
+
+
+def test_line_ends_are_written_as_they_are():
+    """Where files are opened as text unless told otherwise, every offset was wrong."""
+    code = (
+        "import os; os.O_BINARY = 1 << 30; opened = []\n"
+        "os.open = lambda path, flags, *rest: opened.append(flags) or exit(flags >> 30)\n"
+        "from deepinfer_core.jobs.journal import Journal; Journal('x')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], env=os.environ, check=False)
+    assert ended.returncode == 1

@@ -26,6 +26,8 @@ from deepinfer_core.jobs.locking import lock_file
 _MAGIC = b"deepinfer-batch-1"
 _KEY_END = 2 * KEY_BYTES
 _RESULT_START = _KEY_END + 1 + 8 + 1
+_BINARY = getattr(os, "O_BINARY", 0)
+"""Where systems translate line ends, offsets and checksums would not survive it."""
 
 
 class Journal:
@@ -149,7 +151,7 @@ class Journal:
 
 def _open(path: Path) -> int:
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
     except OSError as error:
         raise ConfigError(
             f"cannot write there: {error.strerror}", field="output", value=str(path)
