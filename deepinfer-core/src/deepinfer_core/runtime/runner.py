@@ -84,7 +84,8 @@ class ModelRunner:
             self._token_pool.start_row(start.row, start.prompt_token_ids, history_len=longest_word)
         self.builder.update_blocks(plan.block_updates)
         if plan.block_copies:
-            pairs = torch.tensor(plan.block_copies, dtype=torch.int64).to(self._torch_device)
+            pairs = torch.tensor(plan.block_copies, dtype=torch.int64)
+            pairs = pairs.to(self._torch_device, non_blocking=True)
             self._copy_blocks(self._pool, pairs[:, 0], pairs[:, 1])
 
     def _sampled_logits(self, plan: StepPlan, step: Step, hidden_states: Tensor) -> Tensor | None:
