@@ -87,6 +87,7 @@ def test_preempting_everybody_at_every_step_loses_no_token(make_engine, plain):
         engine.advance()
         if step % 3 == 1:
             engine.scheduler.preempt_all()
+            assert engine.metrics()["num_preemptions"] == sum(r.num_preemptions for r in requests)
     run(engine)
     assert [request.output_token_ids for request in requests] == plain
     assert engine.metrics()["num_preemptions"] > 0

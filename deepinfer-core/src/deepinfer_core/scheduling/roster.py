@@ -37,6 +37,8 @@ class Roster:
         """In policy order."""
         self.waiting = WaitingQueue()
         self.settled_step_id = -1
+        self.num_preemptions = 0
+        """Since the start."""
         self._kv = kv
         self._policy = policy
         self._max_num_seqs = max_num_seqs
@@ -104,6 +106,7 @@ class Roster:
         request.status = "waiting"
         request.num_computed_tokens = 0
         request.num_preemptions += 1
+        self.num_preemptions += 1
         # A step in flight may still write these blocks. Whoever gets them next writes in a later
         # step, which the device runs after it, and reads only what it wrote itself.
         self._kv.free(request)

@@ -129,6 +129,11 @@ class Scheduler:
         roster = self._roster
         return len(roster.entries) - len(roster.running) - roster.num_leaving
 
+    @property
+    def num_preemptions(self) -> int:
+        """Since the start."""
+        return self._roster.num_preemptions
+
     def take_finished(self) -> list[Request]:
         """Requests that ended since the last report, for when there is no step to commit."""
         return self._roster.take_finished()
