@@ -2,8 +2,10 @@
 
 import importlib.metadata
 import json
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -106,7 +108,7 @@ def test_plugins_check_runs_the_conformance_suite(run, monkeypatch, tmp_path):
 
     monkeypatch.setattr(plugins_cmd, "PluginHost", lambda allow: called.append(allow))
     monkeypatch.setattr(
-        plugins_cmd.subprocess, "run", lambda command, check: called.append(command) or Done
+        plugins_cmd.subprocess, "run", lambda command, **_: called.append(command) or Done
     )
     run("plugins", "check", "acme", "--report", str(tmp_path / "r.json"), exit_code=1)
     assert called[0] == ["acme"]
@@ -114,6 +116,17 @@ def test_plugins_check_runs_the_conformance_suite(run, monkeypatch, tmp_path):
         "-m", "pytest", "--pyargs", "deepinfer_core.testing.conformance",
         "--deepinfer-plugin", "acme", "--deepinfer-report", str(tmp_path / "r.json"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["builtin", "core", "some.module"])
+def test_plugins_check_prints_json_also_of_what_is_no_installed_plugin(run, monkeypatch, name):
+    def conformance(command, *, check, stdout):
+        assert stdout is sys.stderr
+        Path(command[command.index("--deepinfer-report") + 1]).write_text('{"version": 1}')
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(plugins_cmd.subprocess, "run", conformance)
+    assert json.loads(run("plugins", "check", name, "--json")) == {"version": 1}
 
 
 def test_plugins_check_without_pytest_names_the_extra(run, monkeypatch):
