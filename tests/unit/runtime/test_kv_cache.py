@@ -5,7 +5,7 @@ import logging
 import psutil
 import pytest
 import torch
-from deepinfer_core.errors import OutOfDeviceMemoryError
+from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
 from deepinfer_core.kv.layout import LayerKV, make_layout
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks, layer_caches
 
@@ -52,6 +52,16 @@ def test_number_of_blocks_follows_from_free_memory_and_is_logged(caplog):
     assert num_blocks == 25
     assert "25 blocks" in caplog.text
     assert f"{layout.page_bytes * 100:,} bytes free x 0.25" in caplog.text
+
+
+def test_no_pool_has_more_slots_than_int32_can_number():
+    layout = make_layout([LayerKV("full", 1, 1, 1)], block_size=16)
+    most = 2**31 // 16
+    options = {"memory_fraction": 1.0, "free_bytes": 2**40}
+    assert choose_num_blocks(layout, num_blocks=None, **options) == most
+    assert choose_num_blocks(layout, num_blocks=most, **options) == most
+    with pytest.raises(ConfigError, match=f"at most {most}"):
+        choose_num_blocks(layout, num_blocks=most + 1, **options)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepinfer_core.errors import OutOfDeviceMemoryError
+from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
 from deepinfer_core.kv.layout import KVLayout
 from deepinfer_core.runtime.batch import LayerCache
 
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 MIN_BLOCKS = 2
 """The null block and one to write to."""
+MAX_SLOTS = 2**31
+"""`slot_mapping` is int32."""
 
 
 def choose_num_blocks(
@@ -30,12 +32,21 @@ def choose_num_blocks(
         free_bytes: memory that is free once the weights are in place.
 
     Raises:
+        ConfigError: more blocks are configured than slots can be numbered.
         OutOfDeviceMemoryError: not even `MIN_BLOCKS` pages fit.
     """
+    most = MAX_SLOTS // max(group.block_size for group in layout.groups)
     if num_blocks is None:
         budget_bytes = int(free_bytes * memory_fraction)
-        num_blocks = budget_bytes // layout.page_bytes
+        num_blocks = min(budget_bytes // layout.page_bytes, most)
         arithmetic = f"{free_bytes:,} bytes free x {memory_fraction:g} / {layout.page_bytes:,}"
+    elif num_blocks > most:
+        raise ConfigError(
+            "more slots than fit 32 bits",
+            field="cache.num_blocks",
+            value=num_blocks,
+            allowed=f"at most {most} with blocks of this size",
+        )
     else:
         arithmetic = "as configured"
     wanted_bytes = max(num_blocks, MIN_BLOCKS) * layout.page_bytes
