@@ -52,10 +52,6 @@ class Roster:
         return bool(self._free_rows)
 
     @property
-    def num_settling(self) -> int:
-        return len(self._settling)
-
-    @property
     def num_leaving(self) -> int:
         """Finished, with a step in flight."""
         return sum(1 for entry in self._settling if entry.request.is_finished)
@@ -145,7 +141,7 @@ class Roster:
         if entry.place is not Place.SETTLING:
             self._leave(entry)
             if place is Place.WAITING:
-                self.waiting.discard(entry)
+                self.waiting.note_stale()
 
     def let_go(self, follower: Entry) -> None:
         """A follower that can't fork waits like any other request."""

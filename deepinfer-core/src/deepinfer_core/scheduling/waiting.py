@@ -47,8 +47,8 @@ class WaitingQueue:
         removed = heappop(heap)[1]
         assert removed is entry, "only the entry that peek returned can be popped"
 
-    def discard(self, entry: Entry) -> None:
-        """Note that a queued entry's place is no longer waiting; it is dropped when met."""
+    def note_stale(self) -> None:
+        """A queued entry's place is no longer waiting; it is dropped when met."""
         self._num_stale += 1
         if self._num_stale > len(self):
             for heap in (self._seated, self._unseated):
