@@ -35,6 +35,18 @@ class Vendor:
         return [KernelSpec("norm.rms@1", "acme.rms", target, caps)]
 
 
+class Silent(Vendor):
+    """Its kernels cannot be listed, which nobody notices before they are asked for."""
+
+    @hookimpl
+    def deepinfer_kernels(self, device):
+        raise OSError("no compiler")
+
+
+class Copycat(Vendor):
+    """Claims what the vendor claims."""
+
+
 class Broken:
     @hookimpl
     def deepinfer_plugin_info(self):
@@ -220,6 +232,18 @@ def test_doctor_reports_a_failed_plugin_with_its_remedy_and_exits_with_1(run, mo
     assert "no driver" in error["value"]
     assert "--block broken" in error["remedy"]
     assert "--block broken" in run("doctor", exit_code=1)
+
+
+def test_what_fails_only_when_it_is_asked_is_listed_too(run, monkeypatch):
+    """An engine leaves such plugins out and says that `deepinfer plugins` lists them."""
+    make = host_with(Vendor(), Silent(), Copycat())
+    monkeypatch.setattr(plugins_cmd, "PluginHost", make)
+    listed = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--json"))["plugins"]}
+    assert listed["vendor"]["state"] == "loaded"
+    assert "no compiler" in listed["silent"]["failure"]["message"]
+    assert "already taken by plugin vendor" in listed["copycat"]["failure"]["message"]
+    errors = [finding.value for finding in examine(make) if finding.status == "error"]
+    assert len(errors) == 2
 
 
 def test_doctor_survives_a_broken_torch(monkeypatch):

@@ -8,11 +8,14 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from deepinfer_core import __version__
+from deepinfer_core.errors import PluginError
 from deepinfer_core.host_machine import cpu_features, cpu_name, memory_info
 from deepinfer_core.plugin_api import API_VERSION, DeviceInfo, load_target
+from deepinfer_core.plugin_checks import TARGET_HOOKS
 from deepinfer_core.plugins import PluginHost
 
 EXTRAS = {
@@ -41,7 +44,7 @@ class Finding:
 def examine(host_factory: Callable[[], PluginHost] = PluginHost) -> list[Finding]:
     """Look at everything that an engine on this machine depends on. Loads no model."""
     host = host_factory()
-    devices = host.devices()
+    devices = ask_everything(host)
     return [
         _python(),
         Finding("deepinfer-core", "ok", f"{__version__}, plugin API {API_VERSION}"),
@@ -53,6 +56,29 @@ def examine(host_factory: Callable[[], PluginHost] = PluginHost) -> list[Finding
         *(Finding("device", "ok", _device(device)) for device in devices),
         *(_extra(name) for name in EXTRAS),
     ]
+
+
+def ask_everything(host: PluginHost) -> list[DeviceInfo]:
+    """Ask plugins for all that needs no model, so that `host.plugins` tells every failure.
+
+    Returns:
+        The devices of those that work.
+    """
+    for record_type in TARGET_HOOKS:
+        _ask(partial(host.targets, record_type))
+    _ask(host.devices)
+    for device in host.devices():
+        _ask(partial(host.kernels, device))
+        _ask(partial(host.kv_layouts, device))
+    return host.devices()
+
+
+def _ask(question: Callable[[], object]) -> None:
+    """Ask until nobody fails. What would end an engine is one failure of many here."""
+    try:
+        question()
+    except PluginError:
+        _ask(question)  # whoever failed is not asked again
 
 
 def _python() -> Finding:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deepinfer_core import __version__, builtin_plugin
+from deepinfer_core.cli.doctor_checks import ask_everything
 from deepinfer_core.errors import ConfigError, PluginError
 from deepinfer_core.plugin_api import API_VERSION, DeviceInfo
 from deepinfer_core.plugin_discovery import PluginRecord
@@ -60,7 +61,10 @@ def list_plugins(
     if context.invoked_subcommand is not None:
         return
     host = PluginHost(allow=plugin or None, block=block or ())
-    host.devices()
+    ask_everything(host)
+    for record in host.plugins:
+        if record.is_named and record.failure:
+            raise record.failure
     described = [describe_plugin(record) for record in host.plugins]
     if as_json:
         answer = {"core": __version__, "api": API_VERSION, "plugins": described}
