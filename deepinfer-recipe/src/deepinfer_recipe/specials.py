@@ -6,6 +6,7 @@ tokens rather than text is decided by `prompts.pieces`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from .arguments import check_instance, check_str
@@ -36,6 +37,8 @@ class SpecialToken(Enum):
     Polygon = "<｜polygon｜>"
     PolygonEnd = "<｜/polygon｜>"
 
+    __hash__ = object.__hash__  # members are unique; an Enum would hash its name in Python
+
     def default_str(self) -> str:
         """Return the default spelling of this token."""
         return self.value
@@ -64,6 +67,11 @@ class SpecialTokens:
     def token(self, token: SpecialToken) -> str:
         """Return the spelling of `token` in this mapping."""
         return self._spellings[check_instance("token", token, SpecialToken)]
+
+    @property
+    def spellings(self) -> Mapping[SpecialToken, str]:
+        """The spelling of every token."""
+        return self._spellings
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SpecialTokens) and self._spellings == other._spellings

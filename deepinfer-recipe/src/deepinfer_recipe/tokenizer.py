@@ -93,26 +93,25 @@ class Tokenizer:
         Raises:
             RuntimeError: a special token is not in the added vocabulary.
         """
-        stretches: list[str] = []
-        slots: list[int | None] = []
+        pieces = list(pieces)
         for text, is_special in pieces:
-            if not is_special:
-                stretches.append(text)
-                slots.append(None)
-            elif text in self._added_ids:
-                slots.append(self._added_ids[text])
-            else:
+            if is_special and text not in self._added_ids:
                 raise RuntimeError(
                     f'failed to encode conversation: special token "{text}" '
                     "is not in the added vocabulary"
                 )
-        encodings = iter(self._plain.encode_batch_fast(stretches, add_special_tokens=False))
+        # Most stretches of a long conversation are the same few words of the format.
+        stretches = list({text for text, is_special in pieces if not is_special})
+        encodings = self._plain.encode_batch_fast(stretches, add_special_tokens=False)
+        ids_by_text = {
+            text: encoding.ids for text, encoding in zip(stretches, encodings, strict=True)
+        }
         ids: list[int] = []
-        for slot in slots:
-            if slot is None:
-                ids.extend(next(encodings).ids)
+        for text, is_special in pieces:
+            if is_special:
+                ids.append(self._added_ids[text])
             else:
-                ids.append(slot)
+                ids += ids_by_text[text]
         return ids
 
     def added_id(self, text: str) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 from ..conversation import ImageSource, Message
@@ -27,6 +28,7 @@ _FIELD_TOKENS = {
 }
 
 
+@cache
 def compile_template(text: str) -> Template:
     """Split a fixed text at its `{dsml}`, `{thinking_start}` and `{thinking_end}` fields."""
     parts = _FIELD.split(text)
@@ -52,7 +54,7 @@ class PromptWriter:
     """Collects the pieces of one prompt."""
 
     def __init__(self, special_tokens: SpecialTokens) -> None:
-        self._special_tokens = special_tokens
+        self._spellings = special_tokens.spellings
         self._pieces: list[Piece] = []
         self._plain: list[str] = []
         self._image_sources: list[ImageSource] = []
@@ -63,11 +65,11 @@ class PromptWriter:
 
     def special(self, token: SpecialToken) -> None:
         """Append a special token in its current spelling."""
-        self._spelled(self._special_tokens.token(token))
+        self._spelled(self._spellings[token])
 
     def spells(self, token: SpecialToken) -> bool:
         """Whether the token has a spelling at all."""
-        return bool(self._special_tokens.token(token))
+        return bool(self._spellings[token])
 
     def template(self, template: Template) -> None:
         """Append a fixed text with special tokens in it."""
@@ -114,6 +116,8 @@ class PromptWriter:
             self._pieces.append((spelling, True))
 
     def _flush(self) -> None:
+        if not self._plain:
+            return
         plain = "".join(self._plain)
         if plain:
             self._pieces.append((plain, False))
