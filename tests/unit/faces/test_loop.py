@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from deepinfer_core.errors import EngineError
+from deepinfer_core.errors import EngineError, RequestError
 from deepinfer_core.faces.loop import EngineLoop
 from deepinfer_core.scheduling.scheduler import StepResult
 
@@ -177,3 +177,11 @@ def test_what_a_failed_engine_says_at_the_end_is_not_heard(loop, gate):
     with pytest.raises(EngineError, match="boom"):
         loop.drive(threading.Event())
     loop.close()
+
+
+def test_a_requests_error_out_of_a_step_is_the_engines(loop, gate):
+    """A kernel that raised one stopped the engine, and callers thought only a prompt was bad."""
+    gate.go_on.set()
+    gate.error = RequestError("bad shape")
+    with pytest.raises(EngineError, match="RequestError: bad shape"):
+        loop.drive(threading.Event())

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from typing import Protocol, TypeVar
 
-from deepinfer_core.errors import DeepInferError, EngineError
+from deepinfer_core.errors import DeepInferError, EngineError, RequestError
 from deepinfer_core.faces.protocol import EngineProtocol
 from deepinfer_core.request import Request
 
@@ -219,6 +219,6 @@ class EngineLoop:
 
 
 def _as_engine_error(error: BaseException) -> DeepInferError:
-    if isinstance(error, DeepInferError):
-        return error
+    if isinstance(error, DeepInferError) and not isinstance(error, RequestError):
+        return error  # a request's error would tell every caller that only a request failed
     return EngineError(f"the engine stopped: {type(error).__name__}: {error}")
