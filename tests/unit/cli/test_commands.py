@@ -228,10 +228,17 @@ def test_a_turn_that_fails_is_forgotten(run, engine):
     assert "x" not in out
 
 
-def test_an_unknown_command_in_a_chat_shows_help(run):
-    code, out, err = run("chat", *M, stdin="/nope\n")
+def test_a_chat_explains_its_commands(run):
+    code, out, err = run("chat", *M, stdin="/help\n")
     assert (code, out) == (0, "")
     assert "/system TEXT" in err
+
+
+def test_a_piped_line_that_only_looks_like_a_command_is_a_message(run, say):
+    say("a folder")
+    code, out, err = run("chat", *M, stdin="/etc is what?\n")
+    assert (code, out) == (0, "a folder\n")
+    assert "/system TEXT" not in err
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(run, engine, monkeypatch):

@@ -106,7 +106,7 @@ class _Session:
                 self._reset(self._system)
             elif command == "/system":
                 self._reset(rest.strip() or None)
-            elif command.startswith("/"):
+            elif command == "/help" or (command.startswith("/") and sys.stdin.isatty()):
                 render.stderr().print(_HELP, style="dim", markup=False)
             elif line.strip():
                 all_ok = self.turn(line) and all_ok
