@@ -72,6 +72,17 @@ def test_errors_are_one_message_on_standard_error(tiny, tmp_path):
         assert str(words[2]) in done.stderr or "max_num_seqs" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("words", [["config", "explain", "--json"], ["doctor"]], ids=" ".join)
+def test_an_output_that_is_full_is_one_message(words):
+    command = [sys.executable, "-m", "deepinfer_core", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "output cannot be written: No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_ctrl_c_ends_a_process_cleanly(tiny, stream):
     """What there is is printed, the exit code is that of an interrupt, nothing is dumped."""

@@ -7,8 +7,10 @@ Exit codes: 0 done, 1 it failed, 2 the configuration or the command line is wron
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,6 +38,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config_cmd", "Show every setting and where it came from."),
 }
 """Name -> module with `register(app)`, and the line that `deepinfer --help` shows."""
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of a stream, which has no name; files are named in errors of our own."""
 
 _OVERVIEW = """A small, readable inference engine for large language models.
 
@@ -70,6 +75,20 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        if debug or error.filename is not None or error.errno not in _CANNOT_WRITE:
+            raise
+        message = Text(f"standard output cannot be written: {error.strerror}; send it elsewhere")
+        Console(stderr=True, highlight=False).print(message, soft_wrap=True)
+        _discard_stdout()
+        sys.exit(1)
+
+
+def _discard_stdout() -> None:
+    """What is still buffered would be tried, and fail, once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:
