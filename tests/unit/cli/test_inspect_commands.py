@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from deepinfer_core import builtin_plugin
 from deepinfer_core.cli import doctor_checks, doctor_cmd, kernels_cmd, plugins_cmd
 from deepinfer_core.cli.doctor_checks import EXTRAS, examine
 from deepinfer_core.cli.kernels_cmd import parse_overrides
@@ -139,6 +140,12 @@ def test_plugins_check_prints_json_also_of_what_is_no_installed_plugin(run, monk
 
     monkeypatch.setattr(plugins_cmd.subprocess, "run", conformance)
     assert json.loads(run("plugins", "check", name, "--json")) == {"version": 1}
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_check(run, tmp_path):
+    report = tmp_path / "none" / "report.json"
+    with pytest.raises(ConfigError, match=r"cannot be written: No such file .*field --report"):
+        run("plugins", "check", builtin_plugin.NAME, "--report", str(report))
 
 
 def test_plugins_check_without_pytest_names_the_extra(run, monkeypatch):

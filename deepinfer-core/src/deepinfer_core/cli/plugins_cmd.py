@@ -116,6 +116,8 @@ def check_plugin(
         raise ConfigError("the check runs on pytest; pip install 'deepinfer-core[test]'")
     if name not in BUILTIN_NAMES and "." not in name:
         PluginHost(allow=[name])  # Say at once, and in one line, if it cannot be loaded.
+    if report is not None:
+        _check_writable(report)
     command = [sys.executable, "-m", "pytest", "--pyargs", CONFORMANCE, "--deepinfer-plugin", name]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "report.json" if report is None else report.absolute()
@@ -125,6 +127,16 @@ def check_plugin(
         if as_json and path.exists():
             typer.echo(path.read_text(encoding="utf-8"))
     raise typer.Exit(ended.returncode)
+
+
+def _check_writable(report: Path) -> None:
+    """Told before minutes of checks, not after."""
+    try:
+        report.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written: {error.strerror}", field="--report", value=str(report)
+        ) from error
 
 
 def describe_plugin(record: PluginRecord) -> dict[str, Any]:
