@@ -12,6 +12,9 @@ import pytest
 import torch
 import transformers
 from deepinfer_core import LLM, SamplingParams
+from deepinfer_core.config import EngineConfig
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.verify.report import verify_model
 
 MODEL = Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 NUM_TOKENS = 64
@@ -91,3 +94,13 @@ def test_answers_make_sense(llm: LLM) -> None:
     [output] = llm.chat([{"role": "user", "content": "What is the capital of France?"}], params)
     assert output.text == "The capital of France is Paris."
     assert output.outputs[0].finish_reason == "stop"
+
+
+@pytest.mark.slow
+def test_random_combinations_equal_the_plain_run_bit_by_bit() -> None:
+    """`deepinfer verify` on the real model; point 0 has the cache on, point 1 overlap too."""
+    config = EngineConfig.from_flat(str(MODEL), dtype="float32", batch_invariant=True)
+    host = PluginHost(load_entry_points=False)
+    report = verify_model(config, num_points=2, max_tokens=4, host=host)
+    assert report.passed, "\n".join(map(report.reproduction, report.results))
+    assert all(result.num_hit_tokens for result in report.results)
