@@ -135,9 +135,9 @@ class _MergedUser(UserMessage):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: Sequence[Message]) -> None:
+    def __init__(self) -> None:
         super().__init__("")
-        self.parts = parts
+        self.parts: list[Message] = []
 
 
 def _in_prompt_order(messages: Sequence[Message]) -> list[Message]:
@@ -147,10 +147,11 @@ def _in_prompt_order(messages: Sequence[Message]) -> list[Message]:
         if message.role == "system":
             continue
         if message.role == "user":
-            if merged and isinstance(merged[-1], _MergedUser):
-                merged[-1] = _MergedUser([*merged[-1].parts, message])
-            else:
-                merged.append(_MergedUser([message]))
+            last = merged[-1] if merged else None
+            if not isinstance(last, _MergedUser):
+                last = _MergedUser()
+                merged.append(last)
+            last.parts.append(message)
         else:
             merged.append(message)
     # The windows are those of the order as given, even where an earlier sort moves messages.

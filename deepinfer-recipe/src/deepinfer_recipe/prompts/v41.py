@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from ..conversation import Conversation, Message, SystemMessage, ToolCall, ToolDefinition
@@ -27,21 +27,21 @@ class DeepseekV41Encoding(BaseEncoding):
     def _write(self, writer: PromptWriter, conversation: Conversation) -> None:
         messages, hidden_prefix = _with_system_message(conversation)
         writer.special(SpecialToken.Bos)
-        calls: Sequence[ToolCall] = ()
+        call_order: dict[str, int] = {}
         for turn, members in groupby(enumerate(messages), key=lambda item: _turn(item[1])):
             run = list(members)
             if turn == "reminder":
                 writer.special(SpecialToken.LatestReminder)
                 writer.content([run[0][1]])
             elif turn == "user":
-                _write_user_turn(writer, [message for _, message in run], calls)
+                _write_user_turn(writer, [message for _, message in run], call_order)
             else:
                 for index, message in run:
                     if isinstance(message, SystemMessage):
                         _write_system(writer, conversation, message, is_first=index == 0)
                     else:
                         _write_assistant(writer, conversation, message, message is hidden_prefix)
-                        calls = message.tool_calls or calls
+                        call_order = _call_order(message.tool_calls) or call_order
         if not messages or not messages[-1].prefix:
             writer.special(SpecialToken.Assistant)
             thinking = conversation.thinking_mode
@@ -101,10 +101,10 @@ def _write_updated_tools(writer: PromptWriter, tools: Sequence[ToolDefinition]) 
 
 
 def _write_user_turn(
-    writer: PromptWriter, turn: Sequence[Message], calls: Sequence[ToolCall]
+    writer: PromptWriter, turn: Sequence[Message], call_order: Mapping[str, int]
 ) -> None:
     writer.special(SpecialToken.User)
-    for index, message in enumerate(_in_call_order(turn, calls)):
+    for index, message in enumerate(_in_call_order(turn, call_order)):
         if index:
             writer.text("\n\n")
         if message.role == "tool":
@@ -114,11 +114,16 @@ def _write_user_turn(
             writer.text("</tool_result>")
 
 
-def _in_call_order(turn: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
-    """Sort the results by their calls, each into a place where a result stood."""
+def _call_order(calls: Sequence[ToolCall] | None) -> dict[str, int]:
+    """Return the place of each call; the first one if several have one id."""
     order: dict[str, int] = {}
-    for index, call in enumerate(calls):
+    for index, call in enumerate(calls or ()):
         order.setdefault(call.id, index)
+    return order
+
+
+def _in_call_order(turn: Sequence[Message], order: Mapping[str, int]) -> list[Message]:
+    """Sort the results by their calls, each into a place where a result stood."""
     ordered = list(turn)
     places = [i for i, message in enumerate(turn) if message.tool_call_id is not None]
     results = sorted((turn[i] for i in places), key=lambda m: order.get(m.tool_call_id or "", 0))

@@ -25,11 +25,6 @@ def join_texts(parts: Sequence[Part]) -> str:
     return SEPARATOR.join(part for part in parts if isinstance(part, str))
 
 
-def append_text(text: str, more: str, separator: str = SEPARATOR) -> str:
-    """Append text behind a separator; none is put behind nothing."""
-    return text + separator + more if text else more
-
-
 class ContentWriter:
     """Builds messages whose image placeholders have the spelling of the request's options."""
 

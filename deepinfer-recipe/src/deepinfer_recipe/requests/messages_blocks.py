@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
+from operator import not_
 from typing import Any
 
 from ..conversation import (
@@ -15,7 +17,7 @@ from ..conversation import (
     UrlImageSource,
 )
 from ..jsontext import dumps_spaced
-from .content import SEPARATOR, ContentWriter, Part, append_text, join_texts
+from .content import SEPARATOR, ContentWriter, Part, join_texts
 from .errors import bad_request
 from .images import NO_FILE_ID, UNSUPPORTED_IMAGE
 from .messages_body import Blocks, MessagesMessage
@@ -73,18 +75,20 @@ class MessageConverter:
     def _assistant(self, index: int, blocks: Blocks) -> Message:
         parts: list[Part] = []
         thoughts: list[str] = []
-        calls: list[ToolCall] = []
+        calls: dict[str, ToolCall] = {}
         for position, block in self._placed(index, "assistant", blocks):
             match block["type"]:
                 case "thinking":
                     thoughts.append(block["thinking"])
                 case "tool_use":
-                    if any(call.id == block["id"] for call in calls):
+                    if block["id"] in calls:
                         raise bad_request(
                             f"messages.{index}.content.{position}: `tool_use` ids must be unique"
                         )
-                    self._require_answers(f"messages.{index}: ", exempt=calls)
-                    calls.append(ToolCall(block["id"], block["name"], dumps_spaced(block["input"])))
+                    if not calls:
+                        self._require_answers(f"messages.{index}: ")
+                    arguments = dumps_spaced(block["input"])
+                    calls[block["id"]] = ToolCall(block["id"], block["name"], arguments)
                     self._missing[block["id"]] = None
                 case _:
                     at_call = f"messages.{index}.{position}: " if calls else f"messages.{index}: "
@@ -93,10 +97,9 @@ class MessageConverter:
                     if block["type"] == "image" and self._is_v41:
                         raise bad_request("Image in assistant message is unsupported")
         reasoning = SEPARATOR.join(thoughts) if thoughts else None
-        text = ""
-        for part in parts:
-            text = append_text(text, str(part))
-        return AssistantMessage(text, reasoning, calls or None)
+        # No separator is put behind nothing.
+        text = SEPARATOR.join(dropwhile(not_, map(str, parts)))
+        return AssistantMessage(text, reasoning, list(calls.values()) or None)
 
     def _user(self, index: int, blocks: Blocks) -> Iterable[Message]:
         answered: set[str] = set()
@@ -172,8 +175,8 @@ class MessageConverter:
         del self._missing[call_id]
         answered.add(call_id)
 
-    def _require_answers(self, prefix: str, exempt: Sequence[ToolCall] = ()) -> None:
-        if self._missing and not exempt:
+    def _require_answers(self, prefix: str) -> None:
+        if self._missing:
             raise self._unanswered(prefix)
 
     def _unanswered(self, prefix: str) -> Exception:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..conversation import AssistantMessage, Message, ToolCall, ToolDefinition
 from ..jsontext import dumps_compact
-from .content import ContentWriter, Part, append_text, join_texts
+from .content import SEPARATOR, ContentWriter, Part, join_texts
 from .errors import bad_request
 from .images import NO_FILE_ID, UNSUPPORTED_IMAGE, image_from_url
 from .options import ConversionOptions, ModelVersion
@@ -35,8 +35,8 @@ class ItemConverter:
         self._found_by_index = found
         self._writer = ContentWriter(options.special_tokens)
         self._messages: list[Message] = []
-        self._text: str | None = None
-        self._reasoning = ""
+        self._texts: list[str] | None = None
+        self._thoughts: list[str] = []
         self._calls: dict[str, ToolCall] = {}
         self._call_ids: set[str] = set()
         self._answered_ids: set[str] = set()
@@ -65,10 +65,10 @@ class ItemConverter:
         return self._messages
 
     def _reason(self, text: str) -> None:
-        if self._calls or (text and self._text):
+        if self._calls or (text and self._texts):
             self._end_run()
         if text:
-            self._reasoning = append_text(self._reasoning, text, "\n")
+            self._thoughts.append(text)
 
     def _message(self, index: int, item: dict[str, Any]) -> None:
         role = item["role"]
@@ -77,8 +77,9 @@ class ItemConverter:
         self._check_images(index, "content", item["content"])
         parts = [self._part(index, role, block) for block in item["content"]]
         if role == "assistant":
-            text = join_texts(parts)
-            self._text = append_text(self._text or "", text) if text else self._text or ""
+            self._texts = self._texts or []
+            if text := join_texts(parts):
+                self._texts.append(text)
         elif role == "system" or (role == "developer" and self._is_v41):
             self._messages.append(self._writer.system(parts))
         else:
@@ -137,14 +138,13 @@ class ItemConverter:
             if call_id not in self._results:
                 raise bad_request(f"No tool output found for tool call {call_id}.")
         ids = sorted(self._calls)
-        if self._text is not None or self._reasoning or self._calls:
+        if self._texts is not None or self._thoughts or self._calls:
+            text, reasoning = SEPARATOR.join(self._texts or ()), "\n".join(self._thoughts)
             calls = [self._calls[call_id] for call_id in ids]
-            self._messages.append(
-                AssistantMessage(self._text or "", self._reasoning or None, calls or None)
-            )
+            self._messages.append(AssistantMessage(text, reasoning or None, calls or None))
         self._messages += [self._results[call_id] for call_id in ids]
         self._messages += self._found
-        self._text, self._reasoning = None, ""
+        self._texts, self._thoughts = None, []
         self._calls, self._results, self._found = {}, {}, []
 
     def _check_images(self, index: int, place: str, blocks: Sequence[dict[str, Any]]) -> None:

@@ -41,12 +41,26 @@ class DeclaredTools:
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Namespace and own name of each namespaced tool."""
     client_tools: dict[str, ClientTool] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    """Names that no other tool can have."""
+    _last_numbers: dict[str, int] = field(default_factory=dict)
 
     def add(self, definition: ToolDefinition, *, is_given: bool) -> None:
         """Append a definition."""
         if is_given:
             self.given_parameters.append(len(self.definitions))
         self.definitions.append(definition)
+        self.taken.add(definition.name)
+
+    def free_name(self, name: str) -> str:
+        """Return the name, with the first number behind it that makes it unlike all others."""
+        number = self._last_numbers.get(name, 0)
+        candidate = f"{name}_{number}" if number else name
+        while candidate in self.taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._last_numbers[name] = number
+        return candidate
 
 
 def read_responses_tool(value: Any) -> dict[str, Any]:
@@ -109,8 +123,7 @@ def declare_tools(
     Raises:
         ConversionError: a name or a kind of tool is not accepted.
     """
-    taken = {tool["name"] for tool in tools if tool["type"] == "function"}
-    taken |= {tool.name for tool in declared.definitions}
+    declared.taken.update(tool["name"] for tool in tools if tool["type"] == "function")
     for index, tool in enumerate(tools):
         place = f"{path}tools[{index}]"
         match tool["type"]:
@@ -118,7 +131,7 @@ def declare_tools(
                 check_name(f"{place}.name", tool["name"])
                 _declare_function(declared, tool, tool["name"], tool["description"])
             case "namespace":
-                _declare_namespace(declared, tool, version, place, taken)
+                _declare_namespace(declared, tool, version, place)
             case "custom":
                 if tool["name"] != apply_patch.NAME:
                     raise bad_request(
@@ -143,7 +156,6 @@ def _declare_namespace(
     namespace: dict[str, Any],
     version: ModelVersion,
     place: str,
-    taken: set[str],
 ) -> None:
     check_name(f"{place}.name", namespace["name"])
     members: set[str] = set()
@@ -157,8 +169,7 @@ def _declare_namespace(
         if tool["name"] in members:
             raise bad_request("Tool names within a namespace must be unique.")
         members.add(tool["name"])
-        name = _free_name(qualified_name(namespace["name"], tool["name"], version), taken)
-        taken.add(name)
+        name = declared.free_name(qualified_name(namespace["name"], tool["name"], version))
         declared.namespaces[name] = (namespace["name"], tool["name"])
         description = tool["description"]
         if namespace["description"] and version is ModelVersion.DeepseekV41Flash:
@@ -169,14 +180,6 @@ def _declare_namespace(
 def qualified_name(namespace: str, name: str, version: ModelVersion) -> str:
     """Return the name of a namespaced tool to a model version."""
     return namespace + ("::" if version is ModelVersion.DeepseekV41Flash else "__") + name
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    candidate, number = name, 0
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    return candidate
 
 
 def _declare_function(

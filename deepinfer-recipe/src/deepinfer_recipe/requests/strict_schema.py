@@ -6,7 +6,7 @@ and forbids others. Works in two passes: read the known shape, then check and co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .body import (
@@ -157,23 +157,23 @@ def _complete(node: dict[str, Any], *, allows_empty: bool = False) -> dict[str, 
     if not names and not allows_empty:
         raise _broken("An object with no properties is not allowed.")
     properties = {name: _complete(item) for name, item in node["properties"].items()}
-    _check_required(names, node["required"])
+    _check_required(properties, node["required"])
     if node["additionalProperties"]:
         raise _broken("additionalProperties should not be true")
     return node | {"properties": properties, "additionalProperties": False, "required": names}
 
 
-def _check_required(names: list[str], given: list[str] | None) -> None:
+def _check_required(properties: Collection[str], given: list[str] | None) -> None:
     if given is None:
         return
     seen: set[str] = set()
     for name in given:
-        if name not in names:
+        if name not in properties:
             raise _broken(f"Required property '{name}' not found in object")
         if name in seen:
             raise _broken(f"Duplicate required property '{name}'")
         seen.add(name)
-    if len(seen) != len(names):
+    if len(seen) != len(properties):
         raise _broken("Required properties must match all properties in the object")
 
 
