@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+from contextlib import contextmanager
 
 import pytest
 from deepinfer_core.batch_job import run_batch
@@ -341,28 +342,28 @@ def test_one_job_at_a_time(batch, paths, llm):
     run_batch(llm, *paths, resume=True)
 
 
-@pytest.fixture
-def file_limit():
-    """Let files of this process grow to so many bytes only, as on a disk that fills up."""
+@contextmanager
+def file_limit(num_bytes):
+    """Let files of this process grow to so many bytes only, as on a disk that fills up.
+
+    Not for longer than the job: pytest's own output may be a file too.
+    """
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(num_bytes):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, old[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 @pytest.mark.parametrize("num_bytes", [10, 2000, 3000])
-def test_a_disk_that_fills_up_loses_nothing(llm, engine, paths, file_limit, num_bytes):
+def test_a_disk_that_fills_up_loses_nothing(llm, engine, paths, num_bytes):
     rows = [plain(n) for n in range(30)]
     write(paths[0], *rows)
-    file_limit(num_bytes)
-    with pytest.raises(PlatformError, match="--resume"):
+    with file_limit(num_bytes), pytest.raises(PlatformError, match="--resume"):
         run_batch(llm, *paths)
     assert not paths[1].exists()
     assert not list(paths[1].parent.glob("*.partial"))
-    file_limit(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     engine.num_added = 0
     summary = run_batch(llm, *paths, resume=True)
     assert engine.num_added == 30 - summary.num_resumed
@@ -370,11 +371,10 @@ def test_a_disk_that_fills_up_loses_nothing(llm, engine, paths, file_limit, num_
     assert (summary.num_resumed > 0) == (num_bytes > 1000)
 
 
-def test_an_output_that_does_not_fit_leaves_the_journal(batch, paths, llm, file_limit):
+def test_an_output_that_does_not_fit_leaves_the_journal(batch, paths, llm):
     batch(*(plain(n, logprobs=0) for n in range(5)))
     paths[1].unlink()
-    file_limit(1000)
-    with pytest.raises(PlatformError, match=r"in the journal.*--resume"):
+    with file_limit(1000), pytest.raises(PlatformError, match=r"in the journal.*--resume"):
         run_batch(llm, *paths, resume=True)
     assert sorted(p.name for p in paths[1].parent.iterdir()) == ["in.jsonl", "out.jsonl.journal"]
 
