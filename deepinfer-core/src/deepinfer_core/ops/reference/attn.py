@@ -145,9 +145,9 @@ def _attend(
     num_reqs, num_kv_heads, num_queries, group, head_dim = grouped.shape
     matrices, rows = num_reqs * num_kv_heads, num_queries * group
     wide = torch.promote_types(grouped.dtype, torch.float32)
-    k = keys.gather(k_cache, scratch, "k").view(matrices, -1, head_dim)
-    if wide != k.dtype:
-        k = scratch.take("wide k", tuple(k.shape), k, wide).copy_(k)
+    gathered = keys.gather(k_cache, scratch, "k")
+    k = scratch.take("wide k", tuple(gathered.shape), gathered, wide).copy_(gathered)
+    k = k.view(matrices, -1, head_dim)
     q = grouped.to(wide).mul(extras.scale).reshape(matrices, rows, head_dim)
     flat = scratch.take("scores", (matrices, rows, k.shape[1]), q)
     torch.bmm(q, k.transpose(1, 2), out=flat)
@@ -163,5 +163,5 @@ def _attend(
         weights = flat.sub_(lse.view(matrices, rows, 1)).exp_()
     else:
         weights = flat.softmax(dim=-1)
-    v = keys.gather(v_cache, scratch, "v").view(matrices, -1, head_dim)
+    v = keys.gather(v_cache, scratch, "v").reshape(matrices, -1, head_dim)
     return torch.bmm(weights.to(v.dtype), v).view(grouped.shape), lse

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
-from deepinfer_core.ops.reference.kv import token_rows
 from deepinfer_core.plugin_api.kernel import Problem
 
 MAX_BATCHED_QUERIES = 8
@@ -89,10 +88,8 @@ class PartKeys:
         self.first_keys = columns[:, :1] * block_size
         """[R, 1] absolute position of the first key."""
         self.is_unwindowed = window is None
-        self._block_size = block_size
         self._window = window
         self._masks: dict[torch.dtype, Tensor] = {}
-        self._indices: dict[tuple[int, int], Tensor] = {}
 
     def mask(self, dtype: torch.dtype) -> Tensor:
         """[R, L, num_keys]: 0 where a query sees a key, else -inf."""
@@ -112,31 +109,16 @@ class PartKeys:
         return self._masks[dtype]
 
     def gather(self, cache: Tensor, scratch: Scratch, name: str) -> Tensor:
-        """Read the keys or values, [R, Hk, num_keys, D], into the named scratch."""
-        _, _, num_heads, head_dim = cache.shape
-        view = token_rows(cache, head_dim)
-        if view is None:
-            picked = cache.index_select(0, self.blocks.flatten()).view(
-                len(self.blocks), -1, num_heads, head_dim
-            )
-            return picked[:, : self.num_keys].transpose(1, 2).contiguous()
-        rows, rows_per_block = view
-        index = self._index(rows_per_block, num_heads)
-        out = scratch.take(name, (index.numel(), head_dim), cache)
-        torch.index_select(rows, 0, index, out=out)
-        return out.view(len(self.blocks), num_heads, -1, head_dim)
+        """Copy the keys or values, whole blocks at a time, into the named scratch.
 
-    def _index(self, rows_per_block: int, num_heads: int) -> Tensor:
-        key = (rows_per_block, num_heads)
-        if key not in self._indices:
-            device = self.blocks.device
-            # LAYOUT: block * rows_per_block + offset * num_heads + head, as [R, Hk, num_keys].
-            offsets = torch.arange(self._block_size, device=device) * num_heads
-            slots = (self.blocks.unsqueeze(-1) * rows_per_block + offsets).flatten(1)
-            heads = torch.arange(num_heads, device=device).view(-1, 1)
-            index = slots[:, None, : self.num_keys] + heads
-            self._indices[key] = index.flatten()
-        return self._indices[key]
+        Returns:
+            [R, Hk, num_keys, D]; contiguous in D only, since a token's heads lie side by side.
+        """
+        num_reqs, num_blocks = self.blocks.shape
+        out = scratch.take(name, (num_reqs * num_blocks, *cache.shape[1:]), cache)
+        torch.index_select(cache, 0, self.blocks.view(-1), out=out)
+        by_request = out.view(num_reqs, -1, *cache.shape[2:])
+        return by_request[:, : self.num_keys].transpose(1, 2)
 
 
 class PagedPlan:
