@@ -106,9 +106,40 @@ def test_large_masks_are_made_again_rather_than_kept(monkeypatch):
 
 
 def test_scratch_is_reused_and_grows():
-    scratch, like = Scratch(), torch.empty(0)
+    scratch, like = Scratch(1), torch.empty(0)
     small = scratch.take("k", (4, 4), like)
     assert scratch.take("k", (2, 8), like).data_ptr() == small.data_ptr()
     assert scratch.take("v", (4, 4), like).data_ptr() != small.data_ptr()
     assert scratch.take("k", (2, 2), like, torch.float64).dtype == torch.float64
     assert scratch.take("k", (100, 100), like).shape == (100, 100)
+
+
+def test_all_parts_gather_into_one_buffer():
+    """A long prompt has many tiles of growing length: each keeping its own buffer adds up."""
+    plan = PagedPlan(make_meta([600, 1], [600, 4000]))
+    cache = torch.randn(2001, 4, 2, 8)
+    starts = {
+        plan.keys(part, window).gather(cache, plan.scratch, "k").data_ptr()
+        for part in range(len(plan.parts))
+        for window in (None, 8)
+    }
+    assert len(plan.parts) > 2
+    assert len(starts) == 1
+
+
+def test_gathered_blocks_are_those_of_the_table():
+    meta = make_meta([1, 1], [9, 14])
+    plan = PagedPlan(meta)
+    cache = torch.randn(200, 4, 2, 8)
+    gathered = plan.keys(0, None).gather(cache, plan.scratch, "k")
+    for request, length in enumerate([9, 14]):
+        rows = cache[meta.block_tables[request].long()].flatten(0, 1)[:length]
+        assert torch.equal(gathered[request, :, :length].transpose(0, 1), rows)
+
+
+def test_a_mask_is_repeated_for_the_heads_of_a_group():
+    keys = PagedPlan(make_meta([2, 2], [9, 14])).keys(0, None)
+    mask = keys.group_mask(torch.float32, 3)
+    assert mask.shape == (2, 1, 6, keys.num_keys)
+    assert torch.equal(mask[:, 0], keys.mask(torch.float32).repeat_interleave(3, dim=1))
+    assert keys.group_mask(torch.float32, 3) is mask

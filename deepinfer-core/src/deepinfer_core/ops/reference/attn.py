@@ -43,36 +43,25 @@ def paged(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.paged`."""
     steps = plan if isinstance(plan, PagedPlan) else plan_paged(None, meta)
-    extras = _Extras(scale, sinks, softcap, needs_lse=return_lse or sinks is not None)
-    can_fuse = not extras.needs_lse and softcap is None
-    num_heads, num_kv_heads = q.shape[1], k_cache.shape[2]
+    extras = None
+    if return_lse or sinks is not None or softcap is not None:
+        extras = _Extras(scale, sinks, softcap, needs_lse=return_lse or sinks is not None)
+    if steps.is_whole_batch and extras is None:
+        return _attend_part(q, k_cache, v_cache, steps, 0, window, scale)
     o = q.new_empty(q.shape)
     wide = torch.promote_types(q.dtype, torch.float32)
     lse = torch.empty(q.shape[:2], dtype=wide, device=q.device) if return_lse else None
-    for number, part in enumerate(steps.parts):
-        keys = steps.keys(number, window)
-        rows = steps.rows[number]
-        picked = q if steps.is_whole_batch else q.index_select(0, rows)
-        # [R, Hk, L, G, D]
-        grouped = picked.reshape(
-            len(part.requests), part.num_queries, num_kv_heads, num_heads // num_kv_heads, -1
-        ).transpose(1, 2)
-        if can_fuse and part.num_queries <= MAX_BATCHED_QUERIES:
-            attended = _attend_short(grouped, k_cache, v_cache, keys, steps.scratch, scale)
-        elif can_fuse:
-            is_causal = part.is_causal and keys.is_unwindowed
-            attended = _attend_long(
-                grouped, k_cache, v_cache, keys, steps.scratch, scale, is_causal
-            )
-        else:
-            attended, part_lse = _attend(grouped, k_cache, v_cache, keys, steps.scratch, extras)
-            if lse is not None and part_lse is not None:
-                lse[rows] = part_lse.transpose(1, 2).reshape(-1, num_heads)
-        flat = attended.transpose(1, 2).reshape(-1, *q.shape[1:])
-        if steps.is_whole_batch:
-            o = flat
-        else:
-            o[rows] = flat
+    for number, rows in enumerate(steps.rows):
+        picked = q.index_select(0, rows)
+        if extras is None:
+            o[rows] = _attend_part(picked, k_cache, v_cache, steps, number, window, scale)
+            continue
+        keys, part = steps.keys(number, window), steps.parts[number]
+        grouped = _group(picked, part.num_queries, k_cache.shape[2])
+        attended, part_lse = _attend(grouped, k_cache, v_cache, keys, steps.scratch, extras)
+        o[rows] = _ungroup(attended)
+        if lse is not None and part_lse is not None:
+            lse[rows] = part_lse.transpose(1, 2).reshape(-1, q.shape[1])
     return o if lse is None else (o, lse)
 
 
@@ -88,45 +77,51 @@ def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, T
     return o.to(o1.dtype), lse
 
 
-def _attend_short(
-    grouped: Tensor,
+def _attend_part(
+    q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    keys: PartKeys,
-    scratch: Scratch,
+    steps: PagedPlan,
+    number: int,
+    window: int | None,
     scale: float,
 ) -> Tensor:
-    """Attend with torch's own kernel; the heads of a group are so many more queries."""
-    num_reqs, num_kv_heads, num_queries, group, head_dim = grouped.shape
-    q = grouped.reshape(num_reqs, num_kv_heads, num_queries * group, head_dim)
-    k, v = keys.gather(k_cache, scratch, "k"), keys.gather(v_cache, scratch, "v")
-    mask = keys.mask(q.dtype).unsqueeze(2).expand(-1, -1, group, -1)
-    mask = mask.reshape(num_reqs, 1, num_queries * group, -1)
-    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    return o.reshape(grouped.shape)
-
-
-def _attend_long(
-    grouped: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    keys: PartKeys,
-    scratch: Scratch,
-    scale: float,
-    is_causal: bool,
-) -> Tensor:
-    """Attend with torch's own kernel, once for each query head of a group.
-
-    So no keys and values are copied for the group, and the mask is not either.
-    """
-    k, v = keys.gather(k_cache, scratch, "k"), keys.gather(v_cache, scratch, "v")
-    mask = None if is_causal else keys.mask(grouped.dtype).unsqueeze(1)
+    """Attend with torch's own kernel: the rows of one part, [R * L, H, D] -> as many."""
+    part, keys = steps.parts[number], steps.keys(number, window)
+    k, v = keys.gather(k_cache, steps.scratch, "k"), keys.gather(v_cache, steps.scratch, "v")
+    num_reqs, num_kv_heads, _, head_dim = k.shape
+    group = q.shape[1] // num_kv_heads
+    if part.num_queries == 1:
+        # The heads of a group are so many queries of one key head.
+        grouped, mask = q.reshape(num_reqs, -1, group, head_dim), keys.group_mask(q.dtype, group)
+        o = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale)
+        return o.reshape(q.shape)
+    grouped = _group(q, part.num_queries, num_kv_heads)
+    if part.num_queries <= MAX_BATCHED_QUERIES:
+        flat, mask = grouped.flatten(2, 3), keys.group_mask(q.dtype, group)
+        o = F.scaled_dot_product_attention(flat, k, v, attn_mask=mask, scale=scale)
+        return _ungroup(o.reshape(grouped.shape))
+    is_causal = part.is_causal and keys.is_unwindowed
+    long_mask = None if is_causal else keys.mask(q.dtype).unsqueeze(1)
     out = torch.empty_like(grouped)
-    for g in range(grouped.shape[3]):
+    for g in range(group):  # each head of the group, so that no keys and values are copied for it
         out[:, :, :, g] = F.scaled_dot_product_attention(
-            grouped[:, :, :, g], k, v, attn_mask=mask, is_causal=is_causal, scale=scale
+            grouped[:, :, :, g], k, v, attn_mask=long_mask, is_causal=is_causal, scale=scale
         )
-    return out
+    return _ungroup(out)
+
+
+def _group(q: Tensor, num_queries: int, num_kv_heads: int) -> Tensor:
+    """[R * L, H, D] -> [R, Hk, L, G, D]"""
+    grouped = q.reshape(-1, num_queries, num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2])
+    return grouped.transpose(1, 2)
+
+
+def _ungroup(grouped: Tensor) -> Tensor:
+    """[R, Hk, L, G, D] -> [R * L, H, D]"""
+    num_reqs, num_kv_heads, num_queries, group, _ = grouped.shape
+    by_query = grouped.transpose(1, 2)
+    return by_query.reshape(num_reqs * num_queries, num_kv_heads * group, -1)
 
 
 def _attend(

@@ -48,15 +48,20 @@ class Part:
 
 
 class Scratch:
-    """Buffers that the layers of a step reuse: fresh pages cost as much as the sums on them."""
+    """Buffers that the layers of a step reuse: fresh pages cost as much as the sums on them.
 
-    def __init__(self) -> None:
+    Args:
+        num_blocks: the most that any part reads.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(
         self, name: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """A contiguous tensor of any content, valid until the name is taken again."""
+        """A contiguous tensor of any content, which whoever takes the name next overwrites."""
         key = (name, dtype or like.dtype)
         size = math.prod(shape)
         if key not in self._buffers or self._buffers[key].numel() < size:
@@ -89,7 +94,10 @@ class PartKeys:
         """[R, 1] absolute position of the first key."""
         self.is_unwindowed = window is None
         self._window = window
+        self._flat_blocks = self.blocks.flatten()
         self._masks: dict[torch.dtype, Tensor] = {}
+        self._group_masks: dict[tuple[torch.dtype, int], Tensor] = {}
+        self._places: dict[tuple[str, torch.dtype, torch.Size], tuple[Tensor, Tensor]] = {}
 
     def mask(self, dtype: torch.dtype) -> Tensor:
         """[R, L, num_keys]: 0 where a query sees a key, else -inf."""
@@ -108,17 +116,31 @@ class PartKeys:
             self._masks[dtype] = mask
         return self._masks[dtype]
 
+    def group_mask(self, dtype: torch.dtype, group: int) -> Tensor:
+        """[R, 1, L * group, num_keys]: the mask, each query as often as a group has heads."""
+        key = (dtype, group)
+        if key not in self._group_masks:
+            mask = self.mask(dtype)
+            repeated = mask.unsqueeze(2).expand(-1, -1, group, -1)
+            self._group_masks[key] = repeated.reshape(len(mask), 1, -1, self.num_keys)
+        return self._group_masks[key]
+
     def gather(self, cache: Tensor, scratch: Scratch, name: str) -> Tensor:
         """Copy the keys or values, whole blocks at a time, into the named scratch.
 
         Returns:
             [R, Hk, num_keys, D]; contiguous in D only, since a token's heads lie side by side.
         """
-        num_reqs, num_blocks = self.blocks.shape
-        out = scratch.take(name, (num_reqs * num_blocks, *cache.shape[1:]), cache)
-        torch.index_select(cache, 0, self.blocks.view(-1), out=out)
-        by_request = out.view(num_reqs, -1, *cache.shape[2:])
-        return by_request[:, : self.num_keys].transpose(1, 2)
+        key = (name, cache.dtype, cache.shape[1:])
+        if key not in self._places:
+            # Of the largest size at once: these views stay, and must not keep outgrown buffers.
+            whole = scratch.take(name, (scratch.num_blocks, *cache.shape[1:]), cache)
+            out = whole[: self.blocks.numel()]
+            by_request = out.view(len(self.blocks), -1, *cache.shape[2:])
+            self._places[key] = out, by_request[:, : self.num_keys].transpose(1, 2)
+        out, place = self._places[key]
+        torch.index_select(cache, 0, self._flat_blocks, out=out)
+        return place
 
 
 class PagedPlan:
@@ -133,7 +155,12 @@ class PagedPlan:
             range(meta.num_reqs)
         )
         """One part holds all rows in order, so that q and o need no gather."""
-        self.scratch = Scratch()
+        self.scratch = Scratch(
+            max(
+                (len(part.requests) * -(-part.num_keys // meta.block_size) for part in self.parts),
+                default=0,
+            )
+        )
         self._keys: dict[tuple[int, int | None], PartKeys] = {}
 
     def keys(self, part: int, window: int | None) -> PartKeys:
