@@ -128,6 +128,14 @@ def write_parameters(writer: PromptWriter, dialect: Dialect, parameters: dict[st
         writer.template(end)
 
 
+def call_order(calls: Iterable[ToolCall] | None) -> dict[str, int]:
+    """Return the place of each call by its id; the first one if several have one id."""
+    order: dict[str, int] = {}
+    for index, call in enumerate(calls or ()):
+        order.setdefault(call.id, index)
+    return order
+
+
 def parse_arguments(arguments: str) -> dict[str, Any]:
     """Return the parameters of a call; text that is no JSON object is one parameter `arguments`."""
     try:

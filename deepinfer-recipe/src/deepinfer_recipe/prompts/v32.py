@@ -6,12 +6,12 @@ shows reasoning only after the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..conversation import Conversation, Message, SystemMessage, ToolCall
 from ..jsontext import dumps_python
 from ..specials import SpecialToken
-from .dsml import Dialect, parse_arguments, tool_line
+from .dsml import Dialect, call_order, parse_arguments, tool_line
 from .encoding import BaseEncoding
 from .pieces import PromptWriter, compile_template
 
@@ -62,7 +62,7 @@ class DeepseekV32Encoding(BaseEncoding):
         messages = _with_system_message(conversation)
         last_user = max((i for i, m in enumerate(messages) if _is_user(m)), default=-1)
         writer.special(SpecialToken.Bos)
-        calls: Sequence[ToolCall] = ()
+        order: dict[str, int] = {}
         index = 0
         while index < len(messages):
             message = messages[index]
@@ -71,7 +71,7 @@ class DeepseekV32Encoding(BaseEncoding):
                 end = index
                 while end < len(messages) and messages[end].role == "tool":
                     end += 1
-                _write_results(writer, messages[index:end], calls)
+                _write_results(writer, messages[index:end], order)
                 writer.text("\n\n")
                 _write_thinking_marker(writer, shows_reasoning)
                 index = end
@@ -85,7 +85,7 @@ class DeepseekV32Encoding(BaseEncoding):
                 _write_thinking_marker(writer, shows_reasoning)
             else:
                 _write_assistant(writer, message, shows_reasoning)
-                calls = message.tool_calls or calls
+                order = call_order(message.tool_calls) or order
             index += 1
         if not messages or not (_opens_turn(messages[-1]) or messages[-1].prefix):
             writer.special(SpecialToken.Assistant)
@@ -134,9 +134,8 @@ def _write_system(
 
 
 def _write_results(
-    writer: PromptWriter, results: Sequence[Message], calls: Sequence[ToolCall]
+    writer: PromptWriter, results: Sequence[Message], order: Mapping[str, int]
 ) -> None:
-    order = {call.id: index for index, call in reversed(list(enumerate(calls)))}
     writer.text("\n\n<function_results>")
     for result in sorted(results, key=lambda m: order.get(m.tool_call_id or "", 0)):
         writer.text("\n<result>")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from ..conversation import Conversation, Message, SystemMessage, ToolCall, ToolDefinition
+from ..conversation import Conversation, Message, SystemMessage, ToolDefinition
 from ..jsontext import dumps_python
 from ..specials import SpecialToken
-from .dsml import Dialect, tool_line, write_calls, write_tools
+from .dsml import Dialect, call_order, tool_line, write_calls, write_tools
 from .encoding import BaseEncoding
 from .pieces import PromptWriter
 from .v4 import JSON_SCHEMA
@@ -27,21 +27,21 @@ class DeepseekV41Encoding(BaseEncoding):
     def _write(self, writer: PromptWriter, conversation: Conversation) -> None:
         messages, hidden_prefix = _with_system_message(conversation)
         writer.special(SpecialToken.Bos)
-        call_order: dict[str, int] = {}
+        order: dict[str, int] = {}
         for turn, members in groupby(enumerate(messages), key=lambda item: _turn(item[1])):
             run = list(members)
             if turn == "reminder":
                 writer.special(SpecialToken.LatestReminder)
                 writer.content([run[0][1]])
             elif turn == "user":
-                _write_user_turn(writer, [message for _, message in run], call_order)
+                _write_user_turn(writer, [message for _, message in run], order)
             else:
                 for index, message in run:
                     if isinstance(message, SystemMessage):
                         _write_system(writer, conversation, message, is_first=index == 0)
                     else:
                         _write_assistant(writer, conversation, message, message is hidden_prefix)
-                        call_order = _call_order(message.tool_calls) or call_order
+                        order = call_order(message.tool_calls) or order
         if not messages or not messages[-1].prefix:
             writer.special(SpecialToken.Assistant)
             thinking = conversation.thinking_mode
@@ -101,10 +101,10 @@ def _write_updated_tools(writer: PromptWriter, tools: Sequence[ToolDefinition]) 
 
 
 def _write_user_turn(
-    writer: PromptWriter, turn: Sequence[Message], call_order: Mapping[str, int]
+    writer: PromptWriter, turn: Sequence[Message], order: Mapping[str, int]
 ) -> None:
     writer.special(SpecialToken.User)
-    for index, message in enumerate(_in_call_order(turn, call_order)):
+    for index, message in enumerate(_in_call_order(turn, order)):
         if index:
             writer.text("\n\n")
         if message.role == "tool":
@@ -112,14 +112,6 @@ def _write_user_turn(
         writer.content([message])
         if message.role == "tool":
             writer.text("</tool_result>")
-
-
-def _call_order(calls: Sequence[ToolCall] | None) -> dict[str, int]:
-    """Return the place of each call; the first one if several have one id."""
-    order: dict[str, int] = {}
-    for index, call in enumerate(calls or ()):
-        order.setdefault(call.id, index)
-    return order
 
 
 def _in_call_order(turn: Sequence[Message], order: Mapping[str, int]) -> list[Message]:
