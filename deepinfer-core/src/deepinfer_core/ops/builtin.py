@@ -17,7 +17,7 @@ SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 
 _DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS)}
 _SCHEMES = {"quant.act": SCHEMES, "gemm.scaled": SCHEMES}
-_REFERENCE_PLANS = {"attn.paged": "paged_plan:plan_paged"}
+_REFERENCE_PLANS = {"attn.paged": "paged_plan:plan_paged", "kv.store": "kv:plan_store"}
 _NOT_GRAPH_SAFE = frozenset({"attn.paged", "moe.experts"})
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {

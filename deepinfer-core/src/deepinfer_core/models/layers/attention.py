@@ -21,7 +21,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = head_dim = config.head_dim
         self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
-        self.num_kv_heads = config.num_kv_heads
+        self.qk_v_counts = (config.num_q_heads + config.num_kv_heads, config.num_kv_heads)
         self.scale = config.attention_scale
         self.window_size = window_size
         q_size, kv_size, _ = (count * head_dim for count in self.head_counts)
@@ -77,16 +77,24 @@ class Attention(nn.Module):
         """
         num_tokens = x.shape[0]
         heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
-        q, k, v = heads.split(self.head_counts, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
+            q, k, v = heads.split_with_sizes(self.head_counts, dim=1)
             q = self.q_norm(q.reshape(-1, self.head_dim)).view_as(q)
             k = self.k_norm(k.reshape(-1, self.head_dim)).view_as(k)
             q, k = self.rotate(q, k, positions, cos_sin)
         else:
             # Query and key heads lie side by side: one rotation does both.
-            qk, _ = self.rotate(heads[:, : -self.num_kv_heads], None, positions, cos_sin)
-            q, k = qk.split(self.head_counts[:2], dim=1)
-        self.store(k, v, cache.k_cache, cache.v_cache, meta.slot_mapping)
+            qk, v = heads.split_with_sizes(self.qk_v_counts, dim=1)
+            qk, _ = self.rotate(qk, None, positions, cos_sin)
+            q, k = qk.split_with_sizes(self.head_counts[:2], dim=1)
+        self.store(
+            k,
+            v,
+            cache.k_cache,
+            cache.v_cache,
+            meta.slot_mapping,
+            plan=meta.plan_for(self.store),
+        )
         o = self.attend(
             q,
             cache.k_cache,

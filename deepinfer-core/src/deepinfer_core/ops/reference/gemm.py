@@ -16,7 +16,7 @@ MIN_ROWS_TO_WIDEN = 8
 """float16 rows from which converting the weights costs less than slow products: measured."""
 
 MAX_FLAT_ROWS = 4
-MAX_FLAT_INPUT = 3072
+MAX_FLAT_SIZE = 3072
 """float32 rows, and numbers in them, up to which weight @ x^T is quicker than x @ weight^T, by a
 third, while beyond it is slower: measured with weights of 576 to 4096 columns."""
 
@@ -47,7 +47,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.device.type != "cpu" or not num_rows:
         return F.linear(x, weight, bias)
     if x.dtype == torch.float32 and has_onednn():
-        if num_rows <= MAX_FLAT_ROWS and max(num_rows, 2) * x.shape[1] <= MAX_FLAT_INPUT:
+        if num_rows <= MAX_FLAT_ROWS and max(num_rows, 2) * x.shape[1] <= MAX_FLAT_SIZE:
             return _flat_linear(x, weight, bias)
         return _onednn_linear(x, weight, bias)
     if x.dtype == torch.float16 and num_rows >= MIN_ROWS_TO_WIDEN and not has_native_float16():

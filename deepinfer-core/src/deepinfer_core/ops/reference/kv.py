@@ -5,29 +5,61 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.plugin_api.kernel import Problem
 
-def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+
+class StorePlan:
+    """Where a step's tokens go; worked out once, for all layers of a layout group."""
+
+    def __init__(self, slot_mapping: Tensor) -> None:
+        slots = slot_mapping.long()
+        self.keep: Tensor | None = None
+        """[T, 1, 1] bool, which tokens are written; None: all of them."""
+        if slots.device.type != "cpu" or (slots.numel() and int(slots.min()) < 0):
+            self.keep = (slots >= 0).view(-1, 1, 1)
+            slots = slots.clamp(min=0)
+        self.slots = slots
+        self._rows: dict[tuple[int, int], Tensor] = {}
+
+    def rows(self, block_size: int, rows_per_block: int) -> Tensor:
+        """[T] int64: rows of a cache in which so many rows lie from one block to the next."""
+        key = (block_size, rows_per_block)
+        if key not in self._rows:
+            # LAYOUT: row = block * rows_per_block + offset = slot + block * gap
+            gap = rows_per_block - block_size
+            self._rows[key] = self.slots + self.slots // block_size * gap
+        return self._rows[key]
+
+
+def plan_store(problem: Problem | None, meta: AttentionMeta) -> StorePlan:
+    """The `plan` of `kv.store`. Never waits for a device."""
+    return StorePlan(meta.slot_mapping)
+
+
+def store(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    plan: object | None = None,
+) -> None:
     """See `deepinfer_core.ops.specs.kv.store`."""
-    if not slot_mapping.numel():
-        return
-    slots = slot_mapping.long()
-    if slots.device.type != "cpu" or int(slots.min()) < 0:
+    places = plan if isinstance(plan, StorePlan) else StorePlan(slot_mapping)
+    if places.keep is not None:
         # Without asking a device how many rows count: the others write back what block 0 holds.
-        keep = (slots >= 0).view(-1, 1, 1)
-        slots = slots.clamp(min=0)
-        k, v = (torch.where(keep, new, old[0, 0]) for new, old in ((k, k_cache), (v, v_cache)))
+        k, v = (
+            torch.where(places.keep, new, old[0, 0]) for new, old in ((k, k_cache), (v, v_cache))
+        )
     block_size, width = k_cache.shape[1], k_cache.shape[2] * k_cache.shape[3]
-    k_rows, v_rows = token_rows(k_cache, width), token_rows(v_cache, width)
-    if k_rows is None or v_rows is None or k_rows[1] != v_rows[1]:
-        places = slots // block_size, slots % block_size
-        k_cache.index_put_(places, k)
-        v_cache.index_put_(places, v)
-        return
-    if (gap := k_rows[1] - block_size) > 0:
-        # LAYOUT: row = block * rows_per_block + offset = slot + block * gap
-        slots = slots + slots // block_size * gap
-    k_rows[0].index_copy_(0, slots, k.reshape(-1, width))
-    v_rows[0].index_copy_(0, slots, v.reshape(-1, width))
+    for cache, new in ((k_cache, k), (v_cache, v)):
+        view = token_rows(cache, width)
+        if view is None:
+            cache.index_put_((places.slots // block_size, places.slots % block_size), new)
+            continue
+        flat, rows_per_block = view
+        flat.index_copy_(0, places.rows(block_size, rows_per_block), new.reshape(-1, width))
 
 
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:

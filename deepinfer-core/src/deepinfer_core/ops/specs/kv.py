@@ -11,7 +11,14 @@ if TYPE_CHECKING:
 
 
 @op("kv.store", major=1, tier=0, features={"strided_cache"})
-def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def store(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    plan: object | None = None,
+) -> None:
     """Write keys and values of this step's tokens into their slots.
 
     Args:
@@ -20,6 +27,7 @@ def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: 
             the block axis, whose stride may be larger (feature `strided_cache`).
         slot_mapping: [T] int32; slot i is place i % s of block i // s; -1 = do not write. No
             slot occurs twice.
+        plan: what the kernel's `plan` made of the meta in this step, or None.
 
     Nothing but the named slots changes.
     """
