@@ -11,7 +11,8 @@ MISSING = object()
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": False}
 CHAT = {
     "model": MODEL, "frequency_penalty": 0, "presence_penalty": 0, "logprobs": True,
-    "top_logprobs": 1, "max_tokens": 5, "n": 1, "seed": 1, "stop": ["a"], "stream": True, "temperature": 1, "top_p": 1,
+    "top_logprobs": 1, "max_tokens": 5, "n": 1, "seed": 1,
+    "stop": ["a"], "stream": True, "temperature": 1, "top_p": 1,
     "stream_options": {"include_usage": True, "x": False}, "parallel_tool_calls": True, "user": "u",
     "response_format": {
         "type": "json_schema",
