@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -157,8 +158,9 @@ class InFlight:
                 self._logits, plan.sample_rows, plan.sample_positions, self._token_pool, mask
             )
             self._logits = None  # the largest tensor of a step, and void after sampling
-            places = torch.tensor([plan.sample_rows, plan.sample_positions])
-            rows, positions = places.to(device, non_blocking=True)
+            # By way of numpy, which reads lists five times as fast.
+            places = np.array([plan.sample_rows, plan.sample_positions], dtype=np.int64)
+            rows, positions = torch.from_numpy(places).to(device, non_blocking=True)
             self._token_pool.scatter(rows, positions, sampled.token_ids)
             self._sampled = sampled.to_host()
         self._event.record()

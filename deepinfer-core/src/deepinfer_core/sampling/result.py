@@ -106,7 +106,7 @@ class HostTokens:
 
 def to_host(sampled: SampledTokens) -> HostTokens:
     """Read tokens that have been copied by `SampledTokens.to_host`, after its event."""
-    token_ids = [int(token) for token in sampled.token_ids.tolist()]
+    token_ids: list[int] = sampled.token_ids.tolist()
     errors = dict(sampled.errors)
     for i, failed in enumerate(sampled.failed.tolist()):
         if failed:
