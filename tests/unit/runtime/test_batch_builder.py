@@ -82,6 +82,18 @@ def test_matches_an_obvious_loop(data):
         assert meta.slot_mapping.tolist() == slots
 
 
+def test_a_step_of_tokens_in_flight_alone():
+    token_pool = TokenPool(3)
+    _, builder = make_builder(token_pool, max_num_seqs=3)
+    builder.update_blocks([BlockUpdate(g, r, 0, [1, 2]) for g in (0, 1) for r in range(3)])
+    token_pool.scatter(
+        torch.tensor([0, 1, 2]), torch.tensor([4, 5, 6]), torch.tensor([7, 8, 9]).int()
+    )
+    plan = StepPlan(0, rows=[2, 0], num_computed_tokens=[6, 4], num_scheduled_tokens=[1, 1])
+    plan.token_ids = [UNKNOWN_TOKEN_ID, UNKNOWN_TOKEN_ID]
+    assert builder.build(plan).batch.input_ids.tolist() == [9, 7]
+
+
 def test_two_built_steps_do_not_share_memory():
     """With overlap a step is built while the one before still runs."""
     _, builder = make_builder(TokenPool(2), max_num_seqs=2)

@@ -7,6 +7,7 @@ of a step travel in one staging buffer, so that there is one copy to the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -110,7 +111,11 @@ class BatchBuilder:
         device_positions, last_tokens, unknown, unknown_rows, unknown_positions = tensors[:5]
         input_ids, cu_seqlens_q, device_seq_lens = tensors[5:8]
         if len(in_flight):
-            input_ids[unknown] = self._token_pool.gather(unknown_rows, unknown_positions)
+            drawn = self._token_pool.gather(unknown_rows, unknown_positions)
+            if len(in_flight) == num_tokens:
+                input_ids = drawn
+            else:
+                input_ids[unknown] = drawn
         groups = [
             AttentionMeta(
                 cu_seqlens_q=cu_seqlens_q,
@@ -139,17 +144,21 @@ def stage(
     The staging buffer is fresh each time: with page-locked memory torch's caching allocator
     reuses it only once the copy has been done.
     """
-    offsets = np.cumsum([0, *(-(-array.nbytes // 8) * 8 for array in arrays)])
-    host = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=pin_memory)
-    host_bytes = host.numpy()
-    for array, offset in zip(arrays, offsets, strict=False):
-        host_bytes[offset : offset + array.nbytes] = (
-            np.ascontiguousarray(array).view(np.uint8).ravel()
-        )
+    # LAYOUT: array after array, each from a whole number of 8 bytes on.
+    starts = list(accumulate((-(-array.nbytes // 8) for array in arrays), initial=0))
+    host = torch.empty(starts[-1], dtype=torch.int64, pin_memory=pin_memory)
+    host_longs = host.numpy()
+    host_ints = host_longs.view(np.int32)
+    for array, start in zip(arrays, starts, strict=False):
+        if array.dtype == np.int64:
+            host_longs[start : start + array.size] = array.ravel()
+        else:
+            host_ints[2 * start : 2 * start + array.size] = array.ravel()
     staged = host.to(device, non_blocking=True)
+    staged_ints = staged.view(torch.int32)
     return [
-        staged[offset : offset + array.nbytes]
-        .view(torch.int64 if array.dtype == np.int64 else torch.int32)
-        .view(array.shape)
-        for array, offset in zip(arrays, offsets, strict=False)
+        staged[start : start + array.size].view(array.shape)
+        if array.dtype == np.int64
+        else staged_ints[2 * start : 2 * start + array.size].view(array.shape)
+        for array, start in zip(arrays, starts, strict=False)
     ]

@@ -94,7 +94,9 @@ class ModelRunner:
         if not plan.sample_sources:
             return None
         sources = list(dict.fromkeys(plan.sample_sources))
-        if len(sources) == len(plan.rows):
+        if len(sources) == len(plan.token_ids):
+            last_hidden = hidden_states  # one token each, and all of them draw
+        elif len(sources) == len(plan.rows):
             last_hidden = hidden_states[step.last_token_indices]
         else:
             index = torch.tensor(sources).to(self._torch_device, non_blocking=True)
