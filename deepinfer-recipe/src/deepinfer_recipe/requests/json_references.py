@@ -1,13 +1,17 @@
-"""Whether the references inside a JSON Schema lead somewhere.
+"""The subschemas that a JSON Schema applies, found through its references.
 
-Looks only where a validator would: a reference in an unused definition or in data is none.
+Knows where subschemas stand and how references are resolved; what a keyword may hold is checked
+elsewhere. A broken reference counts only where a validator would follow it, but another document
+counts wherever it is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
+
+from .json_draft import Draft, SchemaError
 
 _SCHEMAS = (
     "not", "items", "additionalItems", "contains", "propertyNames", "additionalProperties",
@@ -16,98 +20,160 @@ _SCHEMAS = (
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies")
 _DEFINITIONS = ("$defs", "definitions")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_META_DEFINITIONS = "/definitions/"
 
 
-def check_references(root: Any, known_documents: frozenset[str]) -> str | None:
-    """Return what is wrong with the first broken reference, or None.
+def applied_schemas(
+    root: Any, draft: Draft, everywhere: Draft, known: frozenset[str]
+) -> Iterator[tuple[Any, bool]]:
+    """Yield each subschema that a validator would use, and whether a reference led to it.
 
     Args:
-        known_documents: addresses that always lead somewhere.
+        everywhere: the draft whose keywords tell where other documents may be named.
+        known: addresses that may be named though nothing is there to be used.
+
+    Raises:
+        SchemaError: a reference leads nowhere.
     """
-    documents, anchors = {"": root}, set[str]()
-    base = _index(root, "", documents, anchors)
+    index = _Index(root, draft)
+    index.check_documents(everywhere, known)
     seen: set[int] = set()
-    todo = [(root, base)]
+    todo = [(root, index.base(root, ""), False)]
     while todo:
-        schema, base = todo.pop()
+        schema, base, is_target = todo.pop()
         if not isinstance(schema, dict) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        base = _join(base, schema)
-        for keyword in _REFERENCES:
+        yield schema, is_target
+        base = index.base(schema, base)
+        hides_siblings = False
+        for keyword in draft.references:
             reference = schema.get(keyword)
             if isinstance(reference, str):
-                target, problem = _resolve(reference, base, documents, anchors, known_documents)
-                if problem is not None:
-                    return problem
-                todo.append((target, base))
-        todo.extend((child, base) for child in _applied(schema))
-    return None
+                todo.append((index.resolve(reference, base), base, True))
+                hides_siblings = draft.ref_hides_siblings
+        if not hides_siblings:
+            todo.extend((child, base, False) for child in _used(schema, draft))
 
 
-def _join(base: str, schema: dict[str, Any]) -> str:
-    name = schema.get("$id")
-    return urljoin(base, name.rstrip("#")) if isinstance(name, str) else base
+class _Index:
+    """The documents and anchors inside a schema, by their addresses."""
+
+    def __init__(self, root: Any, draft: Draft) -> None:
+        self._root = root
+        self._draft = draft
+        self._documents = {"": root}
+        self._anchors: dict[str, Any] = {}
+        self._named: set[str] = set()
+        for schema, base in self._walk(draft):
+            name = schema.get(draft.id_keyword)
+            if isinstance(name, str):
+                self._documents[base] = schema
+                if name.startswith("#") and not draft.anchors:
+                    self._anchors[f"{base}{name}"] = schema
+            for keyword in draft.anchors:
+                if isinstance(schema.get(keyword), str):
+                    self._anchors[f"{base}#{schema[keyword]}"] = schema
+
+    def base(self, schema: Any, base: str) -> str:
+        """Return the address of a schema inside a document with the address `base`."""
+        name = schema.get(self._draft.id_keyword) if isinstance(schema, dict) else None
+        if not isinstance(name, str) or name.startswith("#"):
+            return base
+        return urljoin(base, name.rstrip("#"))
+
+    def check_documents(self, everywhere: Draft, known: frozenset[str]) -> None:
+        """Check that every document that is named is there."""
+        for schema, base in self._walk(everywhere):
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and not reference.startswith("#"):
+                address = urldefrag(_join(base, reference))[0]
+                self._named.add(address)
+                if address not in known:
+                    self._document(address)
+
+    def resolve(self, reference: str, base: str) -> Any:
+        """Return the schema that a reference leads to, None for one outside.
+
+        Raises:
+            SchemaError: it leads nowhere.
+        """
+        address, fragment = urldefrag(_join(base, reference))
+        document = self._document(address)
+        if document is None:
+            if fragment and not fragment.startswith(_META_DEFINITIONS):
+                raise SchemaError(f"Pointer '{unquote(fragment)}' does not exist")
+            return None
+        if fragment and not fragment.startswith("/"):
+            if f"{address}#{fragment}" not in self._anchors:
+                raise SchemaError(f"Anchor '{fragment}' does not exist")
+            return self._anchors[f"{address}#{fragment}"]
+        return _at(document, unquote(fragment))
+
+    def _document(self, address: str) -> Any:
+        if address in self._documents:
+            return self._documents[address]
+        if address in self._draft.documents and address in self._named:
+            return None
+        raise SchemaError(
+            f"Resource '{address}' is not present in a registry and retrieving it failed"
+        )
+
+    def _walk(self, draft: Draft) -> Iterator[tuple[dict[str, Any], str]]:
+        todo = [(self._root, "")]
+        while todo:
+            schema, base = todo.pop()
+            if isinstance(schema, dict):
+                base = self.base(schema, base)
+                yield schema, base
+                todo.extend((child, base) for child in _all(schema, draft))
 
 
-def _index(schema: Any, base: str, documents: dict[str, Any], anchors: set[str]) -> str:
-    """Collect addresses and anchors of all subschemas; return the address of this one."""
-    if not isinstance(schema, dict):
-        return base
-    base = _join(base, schema)
-    if isinstance(schema.get("$id"), str):
-        documents[base] = schema
-    for keyword in ("$anchor", "$dynamicAnchor"):
-        if isinstance(schema.get(keyword), str):
-            anchors.add(f"{base}#{schema[keyword]}")
-    for child in [*_applied(schema, everything=True)]:
-        _index(child, base, documents, anchors)
-    return base
+def _join(base: str, reference: str) -> str:
+    return urljoin(base, reference) if base else reference
 
 
-def _applied(schema: dict[str, Any], *, everything: bool = False) -> Iterator[Any]:
-    for keyword in _SCHEMAS:
-        is_used = keyword != "if" or "then" in schema or "else" in schema
-        if keyword in schema and (is_used or everything):
-            yield schema[keyword]
-    for keyword in ("then", "else"):
-        if keyword in schema and ("if" in schema or everything):
-            yield schema[keyword]
-    for keyword in _LISTS:
-        if isinstance(schema.get(keyword), list):
-            yield from schema[keyword]
-    for keyword in _MAPS + (_DEFINITIONS if everything else ()):
-        if isinstance(schema.get(keyword), dict):
-            yield from schema[keyword].values()
-
-
-def _resolve(
-    reference: str,
-    base: str,
-    documents: dict[str, Any],
-    anchors: set[str],
-    known_documents: frozenset[str],
-) -> tuple[Any, str | None]:
-    address, fragment = urldefrag(urljoin(base, reference) if base else reference)
-    if address.rstrip("#") in known_documents:
-        return None, None
-    if address not in documents:
-        problem = f"Resource '{address}' is not present in a registry and retrieving it failed"
-        return None, f"{problem}: Retrieval is disabled, cannot fetch {address}"
-    if fragment and not fragment.startswith("/"):
-        if f"{address}#{fragment}" in anchors:
-            return None, None
-        return None, f"Anchor '{fragment}' does not exist"
-    target = documents[address]
-    for step in unquote(fragment).split("/")[1:]:
+def _at(document: Any, pointer: str) -> Any:
+    target = document
+    for step in pointer.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict) and key in target:
             target = target[key]
         elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
             target = target[int(key)]
         else:
-            return None, f"Pointer '{unquote(fragment)}' does not exist"
-    if not isinstance(target, dict | bool):
-        return None, f'{target!r} is not of types "boolean", "object"'
-    return target, None
+            raise SchemaError(f"Pointer '{pointer}' does not exist")
+    return target
+
+
+def _used(schema: dict[str, Any], draft: Draft) -> Iterator[Any]:
+    """Yield the subschemas that a validator would use."""
+    has_branch = "then" in schema or "else" in schema
+    for keyword in _SCHEMAS:
+        if keyword not in schema or keyword not in draft.keywords:
+            continue
+        if keyword == "if" and not has_branch:
+            continue
+        if keyword == "additionalItems" and not isinstance(schema.get("items"), list):
+            continue
+        yield schema[keyword]
+    if "if" in schema and "if" in draft.keywords:
+        yield from (schema[keyword] for keyword in ("then", "else") if keyword in schema)
+    yield from _many(schema, draft, _MAPS)
+
+
+def _all(schema: dict[str, Any], draft: Draft) -> Iterator[Any]:
+    """Yield all subschemas, used or not."""
+    for keyword in (*_SCHEMAS, "then", "else"):
+        if keyword in draft.keywords and keyword in schema:
+            yield schema[keyword]
+    yield from _many(schema, draft, (*_MAPS, *_DEFINITIONS))
+
+
+def _many(schema: dict[str, Any], draft: Draft, maps: Iterable[str]) -> Iterator[Any]:
+    for keyword in _LISTS:
+        if keyword in draft.keywords and isinstance(schema.get(keyword), list):
+            yield from schema[keyword]
+    for keyword in maps:
+        if keyword in draft.keywords and isinstance(schema.get(keyword), dict):
+            yield from schema[keyword].values()

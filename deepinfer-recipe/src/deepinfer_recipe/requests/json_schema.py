@@ -6,40 +6,14 @@ One table per draft. Knows nothing of tools; it validates no instance against a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..jsontext import dumps_compact
-from .json_references import check_references
-from .regex_syntax import is_regex
+from .json_draft import Check, Draft, SchemaError, is_uri, is_uri_reference
+from .json_references import applied_schemas
+from .regex_syntax import is_ecma_regex, is_regex
 
-
-class SchemaError(ValueError):
-    """The value is no JSON Schema; the message says why."""
-
-
-Check: TypeAlias = Callable[[Any, "Draft"], None]
 _SIMPLE_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
-
-
-class Draft:
-    """The keywords of one draft and whether `true` and `false` are schemas."""
-
-    def __init__(self, keywords: dict[str, Check], *, has_booleans: bool = True) -> None:
-        self.keywords = keywords
-        self.has_booleans = has_booleans
-
-    def check(self, schema: Any) -> None:
-        """Raise SchemaError if the value is no schema of this draft."""
-        if self.has_booleans and isinstance(schema, bool):
-            return
-        if not isinstance(schema, dict):
-            kinds = 'types "boolean", "object"' if self.has_booleans else 'type "object"'
-            raise SchemaError(f"{_show(schema)} is not of {kinds}")
-        for keyword, value in schema.items():
-            check = self.keywords.get(keyword)
-            if check is not None:
-                check(value, self)
 
 
 def check_schema(schema: Any) -> None:
@@ -48,19 +22,42 @@ def check_schema(schema: Any) -> None:
     Raises:
         SchemaError: it is no schema.
     """
-    draft = _DRAFTS[_DEFAULT]
-    if isinstance(schema, dict) and isinstance(schema.get("$schema"), str):
-        name = schema["$schema"].rstrip("#")
-        if name not in _DRAFTS:
-            raise SchemaError(
-                f"Unknown meta-schema: '{schema['$schema']}'. Custom meta-schemas must be "
-                "registered in the registry before use"
-            )
-        draft = _DRAFTS[name]
+    draft = _named_draft(schema)
     draft.check(schema)
-    problem = check_references(schema, frozenset(_DRAFTS))
-    if problem is not None:
-        raise SchemaError(problem)
+    # Documents named by a schema of draft 4 are looked for where later drafts have subschemas.
+    everywhere = draft if draft.has_booleans else _LATEST
+    known = frozenset[str]().union(*(other.documents for other in _DRAFTS.values()))
+    for used, is_target in applied_schemas(schema, draft, everywhere, known):
+        if is_target:
+            draft.check(used)
+        _check_patterns(used, draft)
+
+
+def _named_draft(schema: Any) -> Draft:
+    name = schema.get("$schema") if isinstance(schema, dict) else None
+    if not isinstance(name, str):
+        return _LATEST
+    address = name.removesuffix("#")
+    if address in ("", "http://json-schema.org/schema"):
+        return _LATEST
+    draft = _DRAFTS.get(address.removeprefix("https:").removeprefix("http:"))
+    if draft is None or (draft.documents and address.startswith("http:") and draft.anchors):
+        raise SchemaError(
+            f"Unknown meta-schema: '{name}'. Custom meta-schemas must be registered in the "
+            "registry before use"
+        )
+    return draft
+
+
+def _check_patterns(schema: dict[str, Any], draft: Draft) -> None:
+    patterns = [schema.get("pattern"), *_keys(schema.get("patternProperties"))]
+    for pattern in patterns:
+        if isinstance(pattern, str) and not is_regex(pattern):
+            raise SchemaError(f'{_show(pattern)} is not a "regex"')
+
+
+def _keys(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
 
 
 def _show(value: Any) -> str:
@@ -146,7 +143,7 @@ def _dependencies(value: Any, draft: Draft) -> None:
     for item in value.values():
         try:
             if isinstance(item, list):
-                _string_set(item, draft)
+                (_string_set if draft.has_booleans else _filled_string_set)(item, draft)
             else:
                 draft.check(item)
         except SchemaError:
@@ -182,12 +179,6 @@ def _unique(value: list[Any], draft: Draft) -> None:
         raise SchemaError(f"{_show(value)} has non-unique elements")
 
 
-def _filled_set(value: Any, draft: Draft) -> None:
-    _typed("array")(value, draft)
-    _filled(value, draft)
-    _unique(value, draft)
-
-
 def _types(value: Any, draft: Draft) -> None:
     names = value if isinstance(value, list) else [value]
     is_named = all(isinstance(name, str) and name in _SIMPLE_TYPES for name in names)
@@ -195,14 +186,33 @@ def _types(value: Any, draft: Draft) -> None:
         raise _no_alternative(value)
 
 
+def _uri(value: Any, draft: Draft) -> None:
+    _typed("string")(value, draft)
+    if not is_uri(value):
+        raise SchemaError(f'{_show(value)} is not a "uri"')
+
+
+def _uri_reference(value: Any, draft: Draft) -> None:
+    _typed("string")(value, draft)
+    if not is_uri_reference(value):
+        raise SchemaError(f'{_show(value)} is not a "uri-reference"')
+
+
+def _own_address(value: Any, draft: Draft) -> None:
+    _matching("^[^#]*#?$")(value, draft)
+    _uri_reference(value, draft)
+
+
 def _regex(value: Any, draft: Draft) -> None:
     _typed("string")(value, draft)
-    if not is_regex(value):
+    if draft.asserts_regex and not is_ecma_regex(value):
         raise SchemaError(f'{_show(value)} is not a "regex"')
 
 
 def _count(value: Any, draft: Draft) -> None:
     _typed("integer")(value, draft)
+    if isinstance(value, float) and not draft.has_booleans:  # draft 4 has no 2.0 among integers
+        raise SchemaError(f'{_show(value)} is not of type "integer"')
     if value < 0:
         raise SchemaError(f"{_show(value)} is less than the minimum of 0")
 
@@ -230,7 +240,8 @@ def _table(**groups: tuple[Check, str]) -> dict[str, Check]:
 
 
 _DRAFT_4 = _table(
-    strings=(_typed("string"), "$schema id title description format $ref"),
+    addresses=(_uri_reference, "id"),
+    strings=(_typed("string"), "$schema title description format $ref"),
     numbers=(_typed("number"), "maximum minimum"),
     positive=(_positive, "multipleOf"),
     booleans=(_typed("boolean"), "exclusiveMaximum exclusiveMinimum uniqueItems"),
@@ -242,27 +253,30 @@ _DRAFT_4 = _table(
     maps=(_schema_map, "definitions properties"),
     patterns=(_pattern_map, "patternProperties"),
     dependencies=(_dependencies, "dependencies"),
-    enum=(_filled_set, "enum"),
+    arrays=(_typed("array"), "enum"),
     types=(_types, "type"),
     lists=(_schema_list, "allOf anyOf oneOf"),
     schema=(_schema, "not"),
 )
 _DRAFT_6 = _DRAFT_4 | _table(
-    strings=(_typed("string"), "$id"),
+    addresses=(_uri_reference, "$id $ref"),
+    absolute=(_uri, "$schema"),
+    strings=(_typed("string"), "contentMediaType contentEncoding"),
     numbers=(_typed("number"), "exclusiveMaximum exclusiveMinimum"),
     schema=(_schema, "additionalItems additionalProperties contains propertyNames"),
     names=(_string_set, "required"),
     arrays=(_typed("array"), "examples enum"),
 )
+del _DRAFT_6["id"]
 _DRAFT_7 = _DRAFT_6 | _table(
-    strings=(_typed("string"), "$comment contentMediaType contentEncoding"),
+    strings=(_typed("string"), "$comment"),
     booleans=(_typed("boolean"), "readOnly"),
     schema=(_schema, "if then else"),
 )
 _DRAFT_2019 = _DRAFT_7 | _table(
-    ids=(_matching("^[^#]*#?$"), "$id"),
+    addresses=(_own_address, "$id"),
     anchors=(_matching("^[A-Za-z][-A-Za-z0-9.:_]*$"), "$anchor"),
-    strings=(_typed("string"), "$recursiveRef"),
+    strings=(_typed("string"), "$recursiveRef $ref $schema"),
     booleans=(_typed("boolean"), "$recursiveAnchor deprecated writeOnly"),
     vocabulary=(_vocabulary, "$vocabulary"),
     maps=(_schema_map, "$defs dependentSchemas"),
@@ -270,20 +284,51 @@ _DRAFT_2019 = _DRAFT_7 | _table(
     counts=(_count, "maxContains minContains"),
     schema=(_schema, "contentSchema unevaluatedItems unevaluatedProperties"),
 )
+_ANCHORS_2020 = "$anchor $dynamicAnchor $recursiveAnchor"
 _DRAFT_2020 = _DRAFT_2019 | _table(
-    anchors=(_matching("^[A-Za-z_][-A-Za-z0-9._]*$"), "$anchor $dynamicAnchor"),
+    anchors=(_matching("^[A-Za-z_][-A-Za-z0-9._]*$"), _ANCHORS_2020),
     strings=(_typed("string"), "$dynamicRef"),
     lists=(_schema_list, "prefixItems"),
     schema=(_schema, "items"),
 )
-for _gone in ("id", "additionalItems", "$recursiveRef", "$recursiveAnchor"):
-    _DRAFT_2020.pop(_gone, None)
+del _DRAFT_2020["additionalItems"]
 
-_DEFAULT = "https://json-schema.org/draft/2020-12/schema"
+_SITE = "//json-schema.org/draft"
+
+
+def _old(keywords: dict[str, Check], number: int) -> Draft:
+    is_first = number == 4
+    return Draft(
+        keywords,
+        frozenset([f"http:{_SITE}-{number:02}/schema"]),
+        has_booleans=not is_first,
+        asserts_regex=True,
+        ref_hides_siblings=True,
+        id_keyword="id" if is_first else "$id",
+    )
+
+
+def _documents(name: str, parts: str) -> frozenset[str]:
+    base = f"https:{_SITE}/{name}/"
+    return frozenset([f"{base}schema", *(f"{base}meta/{part}" for part in parts.split())])
+
+
+_LATEST = Draft(
+    _DRAFT_2020,
+    _documents(
+        "2020-12", "core applicator unevaluated validation meta-data format-annotation content"
+    ),
+    anchors=("$anchor", "$dynamicAnchor"),
+    references=("$ref", "$dynamicRef"),
+)
 _DRAFTS = {
-    "http://json-schema.org/draft-04/schema": Draft(_DRAFT_4, has_booleans=False),
-    "http://json-schema.org/draft-06/schema": Draft(_DRAFT_6),
-    "http://json-schema.org/draft-07/schema": Draft(_DRAFT_7),
-    "https://json-schema.org/draft/2019-09/schema": Draft(_DRAFT_2019),
-    _DEFAULT: Draft(_DRAFT_2020),
+    f"{_SITE}-04/schema": _old(_DRAFT_4, 4),
+    f"{_SITE}-06/schema": _old(_DRAFT_6, 6),
+    f"{_SITE}-07/schema": _old(_DRAFT_7, 7),
+    f"{_SITE}/2019-09/schema": Draft(
+        _DRAFT_2019,
+        _documents("2019-09", "core applicator validation meta-data format content"),
+        anchors=("$anchor",),
+    ),
+    f"{_SITE}/2020-12/schema": _LATEST,
 }

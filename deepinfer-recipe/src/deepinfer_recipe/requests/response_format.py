@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import bad_request
-from .json_schema import SchemaError, check_schema
+from .json_draft import SchemaError
+from .json_schema import check_schema
 from .strict_schema import StrictSchemaError, normalize
 
 

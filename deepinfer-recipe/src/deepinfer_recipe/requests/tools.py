@@ -11,7 +11,8 @@ from ..conversation import Conversation, ToolChoice, ToolDefinition
 from ..jsontext import dumps_compact
 from .converted import OutputConstraint
 from .errors import bad_request
-from .json_schema import SchemaError, check_schema
+from .json_draft import SchemaError
+from .json_schema import check_schema
 from .strict_schema import StrictSchemaError, normalize
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
