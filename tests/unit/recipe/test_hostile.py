@@ -89,7 +89,9 @@ def test_schema_bombs():
     loop = {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
     tool = {"type": "function", "function": {"name": "f", "parameters": loop}}
     assert convert(chat(tools=[tool])).conversation.tools[0].parameters == loop
-    for pattern in ("(" * 5000, "[" * 5000, "(a+)+" * 1000, "a{9}{9}{9}", "\\"):
+    digits = "1" * 5000
+    hostile = [f"a{{{digits}}}", f"a{{{digits},2{digits}}}", f"(a)\\{digits}", f"\\x{{{digits}}}"]
+    for pattern in ("(" * 5000, "[" * 5000, "(a+)+" * 1000, "a{9}{9}{9}", "\\", *hostile):
         schema = {"type": "object", "properties": {"a": {"pattern": pattern}}}
         tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
         try:

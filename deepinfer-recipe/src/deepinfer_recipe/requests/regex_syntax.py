@@ -28,6 +28,7 @@ _ESCAPE = re.compile(
 _NOT_ECMA = re.compile(r"\\(?:[AzU]|[pP](?:[A-Z]|\{[ ^])|x\{)")
 _CODE_POINT = re.compile(r"\\[xuU]\{?([0-9A-Fa-f]+)")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_MAX_REPEATS = 999_999  # validators refuse what compiles to too large a program
 _BOUNDARIES = frozenset("bBAz")
 _CLASS_ESCAPE_KINDS = frozenset("dDsSwWpP")
 _PROPERTIES = frozenset(
@@ -102,8 +103,8 @@ class _Reader:
         is_text = self.was_repeated and found.group()[0] == "{" and not self.is_ecma
         if not (self.can_repeat or is_text):
             return None
-        low, comma, high = found.group("low", "comma", "high")
-        if comma and high and int(low) > int(high):
+        low, high = (_number(found.group(name)) for name in ("low", "high"))
+        if max(low, high) > _MAX_REPEATS or (found.group("high") and low > high):
             return None
         self.can_repeat, self.was_repeated = is_text, True
         return found.end()
@@ -142,7 +143,8 @@ class _Reader:
     def _escape(self, position: int) -> int | None:
         reference = _REFERENCE.match(self.pattern, position)
         if reference is not None:
-            return reference.end() if int(reference.group(1)) <= self.num_captures else None
+            is_group = _number(reference.group(1)) <= self.num_captures
+            return reference.end() if is_group else None
         if self.is_ecma and _NOT_ECMA.match(self.pattern, position):
             return None
         return _escape_end(self.pattern, position)
@@ -196,6 +198,12 @@ def _escape_end(pattern: str, position: int) -> int | None:
     if code is not None and not _is_character(int(code.group(1), 16)):
         return None
     return found.end()
+
+
+def _number(digits: str | None) -> int:
+    """Read digits; int() refuses thousands of them, and no count is that long."""
+    significant = (digits or "").lstrip("0")
+    return int(significant or 0) if len(significant) < 10 else 10**9
 
 
 def _is_character(code: int) -> bool:
