@@ -173,3 +173,12 @@ def run(side, case):
 
 def test_prompts_ranges_and_ids_equal_the_oracle(agree, seeds):
     agree(seeds, draw, run)
+
+
+def draw_text(seed):
+    rng = random.Random(seed)
+    return "".join(rng.choice(WORDS) for _ in range(rng.randrange(12)))
+
+
+def test_texts_with_spelled_out_markers_encode_like_the_oracle(agree, seeds):
+    agree(seeds, draw_text, lambda side, text: side.tokenizer.encode(text))

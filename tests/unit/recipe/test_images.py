@@ -196,3 +196,17 @@ def test_a_filter_that_answers_no_bool_refuses(site, answer):
 )  # fmt: skip
 def test_public_addresses(address, is_public):
     assert is_public_address("host", address) is is_public
+
+
+@pytest.mark.parametrize(
+    ("size", "fitted"),
+    [
+        ((9, 20), (364, 812)),
+        ((120, 54), (812, 364)),
+        ((35, 43), (490, 602)),
+        ((19, 34), (406, 728)),
+    ],
+)
+def test_a_size_that_rounding_holds_below_the_least_area_stays(size, fitted):
+    """Such small images failed: scaling them once more never changed them."""
+    assert fit(*size) == fitted

@@ -58,9 +58,11 @@ def _raise_to_min_area(width: int, height: int) -> tuple[int, int]:
     if width * height >= _MIN_AREA or width * height == 0:
         return _round_up(width), _round_up(height)
     for _ in range(_MAX_ROUNDS):
+        before = width, height
         scale = math.sqrt(_MIN_AREA / (width * height))
         width, height = _round_up(int(width * scale)), _round_up(int(height * scale))
-        if width * height >= _MIN_AREA:
+        # Just below the area, rounding may undo the scaling: then the size stays.
+        if width * height >= _MIN_AREA or (width, height) == before:
             return width, height
     raise CalcResizeError(f"no size found for {width} x {height} pixels")
 
