@@ -81,7 +81,6 @@ def run_theirs(model: transformers.PreTrainedModel, prompts: list[list[int]], be
             attention_mask=torch.ones_like(ids),
             max_new_tokens=OUTPUT_LEN,
             do_sample=False,
-            eos_token_id=-1,
             pad_token_id=0,
             stopping_criteria=transformers.StoppingCriteriaList([ticks]),
         )
@@ -111,6 +110,7 @@ def test_against_transformers(smollm2, publish):
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
             smollm2.parent, gguf_file=smollm2.name, dtype=getattr(torch, dtype)
         ).eval()
+        theirs.generation_config.eos_token_id = None
         with LLM(smollm2, dtype=dtype, max_num_seqs=16, num_blocks=16 * 9 + 1) as llm:
             best = {(who, n): Best() for who in ("ours", "theirs") for n in SIZES}
             for _ in range(REPEATS + 1):  # the first turn warms up, and is seldom the best

@@ -44,6 +44,19 @@ class BlockTables:
         if change.first_index == 0:
             row[end:] = 0  # what the row's last owner left
 
+    def prefixes(self, rows: NDArray[np.int64], num_tokens: int) -> NDArray[np.int32]:
+        """The rows' tables as far as `num_tokens` reach: [B, blocks]."""
+        return self.table[rows, : -(-num_tokens // self.block_size)]
+
+    def slots(
+        self, token_rows: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        """Where each token's cache entry lies: [T]."""
+        size = self.block_size
+        return (self.table[token_rows, positions // size] * size + positions % size).astype(
+            np.int32
+        )
+
 
 class Step(NamedTuple):
     """A built step: the model's batch, and where its logits come from."""
@@ -100,22 +113,14 @@ class BatchBuilder:
             np.concatenate(([0], ends)).astype(np.int32),
             seq_lens.astype(np.int32),
         ]
-        longest = int(seq_lens.max())
         for tables in self._tables:
-            size = tables.block_size
-            arrays.append(tables.table[rows, : -(-longest // size)])
-            blocks = tables.table[token_rows, positions // size]
-            arrays.append((blocks * size + positions % size).astype(np.int32))
+            arrays.append(tables.prefixes(rows, int(seq_lens.max())))
+            arrays.append(tables.slots(token_rows, positions))
         tensors = stage(arrays, self._device, pin_memory=self._pin_memory)
 
-        device_positions, last_tokens, unknown, unknown_rows, unknown_positions = tensors[:5]
-        input_ids, cu_seqlens_q, device_seq_lens = tensors[5:8]
-        if len(in_flight):
-            drawn = self._token_pool.gather(unknown_rows, unknown_positions)
-            if len(in_flight) == num_tokens:
-                input_ids = drawn
-            else:
-                input_ids[unknown] = drawn
+        device_positions, last_tokens = tensors[:2]
+        input_ids = self._fill_in(tensors[5], *tensors[2:5])
+        cu_seqlens_q, device_seq_lens = tensors[6:8]
         groups = [
             AttentionMeta(
                 cu_seqlens_q=cu_seqlens_q,
@@ -131,6 +136,18 @@ class BatchBuilder:
         ]
         attention = AttentionBatch(groups, self._layer_groups, self._caches)
         return Step(ForwardBatch(input_ids, device_positions, attention), last_tokens)
+
+    def _fill_in(
+        self, input_ids: Tensor, unknown: Tensor, rows: Tensor, positions: Tensor
+    ) -> Tensor:
+        """`input_ids` with the tokens that only the device knows, at the indices `unknown`."""
+        if not len(unknown):
+            return input_ids
+        drawn = self._token_pool.gather(rows, positions)
+        if len(unknown) == len(input_ids):
+            return drawn
+        input_ids[unknown] = drawn
+        return input_ids
 
 
 def stage(
