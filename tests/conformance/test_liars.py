@@ -164,7 +164,7 @@ def test_blocks_of_others_are_read(failures):
 
 
 @lie
-def counts_in_32_bits(k, v, k_cache, v_cache, slot_mapping):
+def counts_in_32_bits(k, v, k_cache, v_cache, slot_mapping, plan=None):
     # What a kernel with 32-bit offsets does: the element's offset wraps around.
     size = k_cache.shape[1]
     for row, slot in enumerate(slot_mapping.tolist()):
@@ -182,7 +182,7 @@ def test_offsets_that_wrap(failures):
 
 
 @lie
-def writes_padding(k, v, k_cache, v_cache, slot_mapping):
+def writes_padding(k, v, k_cache, v_cache, slot_mapping, plan=None):
     kv.store(k, v, k_cache, v_cache, slot_mapping.clamp(min=0))
 
 

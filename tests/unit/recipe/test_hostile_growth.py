@@ -3,6 +3,7 @@
 Each case is a shape that some loop inside a loop once made, or could make, quadratic.
 """
 
+import gc
 import json
 from contextlib import suppress
 from time import process_time
@@ -18,9 +19,12 @@ ENOUGH_S = 0.01  # a shorter time says nothing about growth
 
 
 def seconds(run):
+    gc.disable()  # a collection costs what the whole process holds, not what the case does
     begin = process_time()
     run()
-    return process_time() - begin
+    taken = process_time() - begin
+    gc.enable()
+    return taken
 
 
 def assert_linear(make, size):
