@@ -18,7 +18,7 @@ from markup import code, table
 
 EXAMPLE = "plugins/deepinfer-example"
 PLUGIN_API = "deepinfer-core/src/deepinfer_core/plugin_api"
-RECORD_FILES = ("kernel.py", "device.py", "records.py")
+RECORD_FILES = ("kernel.py", "device.py", "records.py", "recipe.py")
 
 
 def render_entry_point(root: Path) -> str:

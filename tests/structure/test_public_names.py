@@ -15,12 +15,13 @@ CORE = {
 }  # fmt: skip
 
 PLUGIN_API_1_0 = {
-    "API_VERSION", "FEATURES", "PROJECT_NAME", "Caps", "CapturedGraph", "CommandSpec",
-    "DeviceEvent", "DeviceInfo", "DeviceRuntime", "GrammarBackendSpec", "HostInfo", "Issue",
-    "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "ModelFacts", "ModelSpec",
-    "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec", "Reason", "RecipeSpec",
-    "StageSpec", "StatLoggerSpec", "TargetRecord", "hookimpl", "load_target", "range_problem",
-    "target_problem",
+    "API_VERSION", "FEATURES", "PROJECT_NAME", "AnswerText", "Caps", "CapturedGraph", "CommandSpec",
+    "DeviceEvent", "DeviceInfo", "DeviceRuntime", "EncodedChat", "GrammarBackendSpec", "HostInfo",
+    "Issue", "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "ModelFacts",
+    "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec", "Reason",
+    "ReasoningText", "Recipe", "RecipeSpec", "ReplyEvent", "ReplyParser", "StageSpec",
+    "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart", "hookimpl",
+    "load_target", "range_problem", "target_problem",
 }  # fmt: skip
 
 

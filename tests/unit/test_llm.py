@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from deepinfer_core import LLM, EngineConfig, SamplingParams
 from deepinfer_core.errors import ConfigError, EngineError, PluginError, RequestError
-from deepinfer_core.plugin_api import PluginInfo, RecipeSpec, hookimpl
+from deepinfer_core.plugin_api import AnswerText, PluginInfo, RecipeSpec, hookimpl
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
@@ -267,6 +267,22 @@ class ReverseRecipe:
             stop_token_ids=list(range(3, 240)),
         )
 
+    def parser(self, encoded):
+        return Counting()
+
+
+class Counting:
+    """Says of an answer how long it is."""
+
+    num_tokens = 0
+
+    def feed(self, token_ids):
+        self.num_tokens += len(token_ids)
+        return []
+
+    def finish(self):
+        return [AnswerText(f"{self.num_tokens} tokens")]
+
 
 class WithRecipe:
     def __init__(self, *names):
@@ -299,6 +315,8 @@ def test_a_recipe_serves_its_architecture_by_itself(path, monkeypatch):
         # The recipe's stop tokens end the answer at once.
         assert output.outputs[0].finish_reason == "stop"
         assert len(output.outputs[0].token_ids) == 1
+        # Which are no part of the answer.
+        assert output.outputs[0].message == {"role": "assistant", "content": "0 tokens"}
         for mood, message in (("bad", "recipe refused: no"), ("image", "cannot serve images")):
             (output,) = llm.chat(MESSAGES, chat_template_kwargs={"mood": mood})
             assert message in str(output.error)

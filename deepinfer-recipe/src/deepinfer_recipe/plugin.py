@@ -5,11 +5,32 @@ The only module that imports core, and only core's plugin host imports it.
 
 from __future__ import annotations
 
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from deepinfer_core import hookimpl
-from deepinfer_core.plugin_api import CommandSpec, PluginInfo, RecipeSpec
+from deepinfer_core.plugin_api import (
+    AnswerText,
+    CommandSpec,
+    PluginInfo,
+    ReasoningText,
+    RecipeSpec,
+    ReplyEvent,
+    ToolCallArguments,
+    ToolCallStart,
+)
 
 from ._version import __version__
-from .recipe import ARCHITECTURES
+from .parsing import CallArguments, CallStart, ParserEvent, TextDelta
+from .recipe import ARCHITECTURES, DeepseekRecipe, EncodedChat, ReplyParser
+
+_SAMPLING_FIELDS = frozenset(
+    {"stop", "max_tokens", "temperature", "top_p", "seed", "n", "logprobs", "top_logprobs"}
+    | {"frequency_penalty", "presence_penalty", "stream"}
+)
+"""Fields of a Chat Completions request that an engine takes elsewhere."""
 
 
 @hookimpl
@@ -23,7 +44,7 @@ def deepinfer_plugin_info() -> PluginInfo:
 @hookimpl
 def deepinfer_recipes() -> list[RecipeSpec]:
     """List the recipes."""
-    return [RecipeSpec("deepseek", "deepinfer_recipe.recipe:DeepseekRecipe", ARCHITECTURES)]
+    return [RecipeSpec("deepseek", "deepinfer_recipe.plugin:EngineRecipe", ARCHITECTURES)]
 
 
 @hookimpl
@@ -31,3 +52,81 @@ def deepinfer_commands() -> list[CommandSpec]:
     """List the commands."""
     help_text = "Look at prompts and outputs of DeepSeek models: render, encode, parse."
     return [CommandSpec("recipe", "deepinfer_recipe.cli:app", help_text)]
+
+
+class EngineRecipe:
+    """`DeepseekRecipe`, with answers as core's events. Thread-safe."""
+
+    def __init__(self, architecture: str, tokenizer_json: str) -> None:
+        self._recipe = DeepseekRecipe(architecture, tokenizer_json)
+
+    def encode(self, chat: dict[str, Any]) -> EncodedChat:
+        """Encode a Chat Completions request, as `DeepseekRecipe.encode`.
+
+        Raises:
+            ValueError: it is none, or it says how to sample.
+            ConversionError, RuntimeError, TypeError: as `DeepseekRecipe.encode`.
+        """
+        misplaced = sorted(_SAMPLING_FIELDS & chat.keys())
+        if misplaced:
+            raise ValueError(f"{', '.join(misplaced)}: give this as sampling parameters")
+        return self._recipe.encode(chat)
+
+    def parser(self, encoded: EncodedChat) -> EngineParser:
+        """Return a parser for one answer."""
+        return EngineParser(self._recipe.parser(encoded), encoded)
+
+
+class EngineParser:
+    """Turns output ids into core's events, in any chunking."""
+
+    def __init__(self, parser: ReplyParser, encoded: EncodedChat) -> None:
+        self._parser = parser
+        self._call_ids = _CallIds(
+            encoded.token_ids, thinking_mode=encoded.request.conversation.thinking_mode
+        )
+
+    def feed(self, token_ids: Sequence[int]) -> list[ReplyEvent]:
+        """Take more ids and return the events that are certain."""
+        return self._translate(self._parser.feed(token_ids))
+
+    def finish(self) -> list[ReplyEvent]:
+        """End the output and return the remaining events."""
+        return self._translate(self._parser.finish())
+
+    def _translate(self, events: Iterable[ParserEvent]) -> list[ReplyEvent]:
+        translated: list[ReplyEvent] = []
+        for event in events:
+            match event:
+                case TextDelta(text, is_reasoning):
+                    if text:
+                        self._call_ids.see(text, is_reasoning=is_reasoning)
+                        translated.append(ReasoningText(text) if is_reasoning else AnswerText(text))
+                case CallStart(index, name):
+                    translated.append(ToolCallStart(self._call_ids.new(index, name), name))
+                case CallArguments(json_text):
+                    self._call_ids.see(json_text)
+                    translated.append(ToolCallArguments(json_text))
+        return translated
+
+
+class _CallIds:
+    """Ids that look like those of the API but follow from the prompt and the answer before them.
+
+    So they are new in a conversation, and a batch that runs twice gives the same bytes.
+    """
+
+    def __init__(self, prompt_token_ids: Sequence[int], *, thinking_mode: bool) -> None:
+        self._seen = hashlib.blake2b(array("q", prompt_token_ids).tobytes(), digest_size=12)
+        self._lacks_reasoning = thinking_mode
+
+    def see(self, text: str, *, is_reasoning: bool = False) -> None:
+        self._seen.update(text.encode(errors="replace"))
+        if is_reasoning:
+            self._lacks_reasoning = False
+
+    def new(self, index: int, name: str) -> str:
+        self.see(name)
+        # The API marks calls that no reasoning led to.
+        mark = "ET_" if self._lacks_reasoning else ""
+        return f"call_{index:02}_{mark}{self._seen.hexdigest()}"

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import check_bool
 from .conversation import ImageSource
-from .parsing import OutputParser, ParserEvent, ParsingOptions, TextDelta
+from .parsing import Origin, OutputParser, ParserEvent, ParsingOptions, Piece, TextDelta
 from .prompts import DeepseekV4Encoding, DeepseekV32Encoding, DeepseekV41Encoding
 from .requests.chat import ChatCompletionRequest
 from .requests.converted import ConversationRequest, OutputConstraint
@@ -40,6 +41,8 @@ class EncodedChat:
     starts_in_reasoning: bool
     stop_token_ids: tuple[int, ...]
     request: ConversationRequest
+    promotes_reasoning: bool = False
+    """Whether reasoning without an end or an answer counts as content."""
 
 
 class ReplyParser:
@@ -73,7 +76,11 @@ class ReplyParser:
 
         With `promotes_reasoning`, an output that never left its reasoning is repeated as content.
         """
-        events = self._parser.finish()
+        events: list[ParserEvent] = []
+        rest = self._decoder.finish()
+        if rest and not self._parser.is_stopped:
+            events += self._parser.feed(Piece(rest, Origin.PLAIN))
+        events += self._parser.finish()
         self._note_reasoning(events)
         if self._unanswered:
             events.append(TextDelta("".join(self._unanswered), is_reasoning=False))
@@ -113,7 +120,7 @@ class DeepseekRecipe:
         """Encode a Chat Completions request.
 
         `model` is not needed. `continue_final_message` continues the last message, which must be
-        an assistant's.
+        an assistant's. `promotes_reasoning` is as in `parser`.
 
         Raises:
             ValueError: the request is none.
@@ -121,6 +128,7 @@ class DeepseekRecipe:
             RuntimeError: the tokenizer lacks a special token of the prompt.
         """
         body = {**chat, "model": str(chat.get("model", "model"))}
+        promotes_reasoning = check_bool("promotes_reasoning", body.pop("promotes_reasoning", False))
         if body.pop("continue_final_message", False):
             *earlier, last = body["messages"]
             body["messages"] = [*earlier, {**last, "prefix": True}]
@@ -135,19 +143,21 @@ class DeepseekRecipe:
             stage is not None and stage.starts_in_reasoning(),
             self._stop_token_ids,
             request,
+            promotes_reasoning,
         )
 
     def parser(self, encoded: EncodedChat, *, promotes_reasoning: bool = False) -> ReplyParser:
         """Return a parser for the answer to an encoded chat.
 
         Args:
-            promotes_reasoning: whether reasoning without an end or an answer counts as content.
+            promotes_reasoning: whether reasoning without an end or an answer counts as content,
+                whatever the chat says of that.
         """
         return ReplyParser(
             encoded.request.parsing_options,
             self._tokenizer,
             stop_token_ids=self._stop_token_ids,
-            promotes_reasoning=promotes_reasoning,
+            promotes_reasoning=promotes_reasoning or encoded.promotes_reasoning,
         )
 
 

@@ -2,6 +2,9 @@
 
 import pytest
 from deepinfer_core.errors import RequestError
+from deepinfer_core.faces.chat import ChatEncoder
+from deepinfer_core.faces.encoder import Encoder
+from deepinfer_core.testing.fake_recipe import FakeRecipe
 
 MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -24,6 +27,44 @@ def test_a_conversation_is_told_from_a_prompt(encoder):
     assert encoder.either([5, 6]).token_ids == [5, 6]
     with pytest.raises(RequestError, match="needs messages"):
         encoder.either("abc", add_generation_prompt=False)
+
+
+@pytest.fixture
+def recipe_encoder(engine):
+    recipe = FakeRecipe("X", engine.tokenizer.to_json())
+    return Encoder(engine.tokenizer, ChatEncoder(engine.tokenizer, template=None, recipe=recipe))
+
+
+@pytest.fixture(params=["template", "recipe"])
+def any_encoder(request, encoder, recipe_encoder):
+    return encoder if request.param == "template" else recipe_encoder
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tools", "add_generation_prompt", "continue_final_message", "template_name", "messages"],
+)
+def test_reserved_names_are_no_template_variables(any_encoder, name):
+    """They were a TypeError, or overwrote the messages that the recipe was given."""
+    with pytest.raises(RequestError, match=f"cannot hold {name}") as caught:
+        any_encoder.chat(MESSAGES, chat_template_kwargs={name: None})
+    assert caught.value.field == f"chat_template_kwargs.{name}"
+    with pytest.raises(RequestError, match="names in chat_template_kwargs are text, not int"):
+        any_encoder.chat(MESSAGES, chat_template_kwargs={5: 1})
+
+
+def test_what_a_recipe_asks_for_and_the_engine_lacks_is_refused_with_a_remedy(recipe_encoder):
+    chat = recipe_encoder.chat
+    with pytest.raises(RequestError, match="ask for the form in a message") as caught:
+        chat(MESSAGES, chat_template_kwargs={"response_format": {"type": "json_object"}})
+    assert caught.value.field == "response_format"
+    with pytest.raises(RequestError, match="cannot serve images yet; send messages of text"):
+        chat(MESSAGES, chat_template_kwargs={"images": [1]})
+    with pytest.raises(RequestError, match="leave add_generation_prompt out"):
+        chat(MESSAGES, add_generation_prompt=False)
+    assert chat(MESSAGES, add_generation_prompt=False, continue_final_message=True).token_ids
+    with pytest.raises(RequestError, match="the recipe refused: no"):
+        chat(MESSAGES, chat_template_kwargs={"refuse": "no"})
 
 
 @pytest.mark.parametrize("kwargs", [{"chat_template_kwargs": 5}, {"tools": "x"}, {"tools": [1]}])

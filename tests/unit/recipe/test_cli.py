@@ -83,6 +83,6 @@ def test_the_plugin_offers_recipes_and_a_command():
     assert (info.name, info.version) == ("recipe", __version__)
     (recipe,) = plugin.deepinfer_recipes()
     assert "DeepseekV41ForCausalLM" in recipe.architectures
-    assert recipe.load().__name__ == "DeepseekRecipe"
+    assert recipe.load() is plugin.EngineRecipe
     (command,) = plugin.deepinfer_commands()
     assert command.name == "recipe" and command.load() is app

@@ -6,15 +6,20 @@ A recipe comes from a plugin and is reached by two methods only. Knows no engine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypedDict, Unpack
+from functools import partial
+from typing import Any, TypedDict, Unpack
 
 from deepinfer_core.errors import RequestError
 from deepinfer_core.faces.prompts import EncodedPrompt
+from deepinfer_core.plugin_api.recipe import EncodedChat, Recipe, ReplyParser
 from deepinfer_core.text.template import ChatTemplate
 from deepinfer_core.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
+_OPTIONS = ("tools", "add_generation_prompt", "continue_final_message")
+_RESERVED = frozenset({"messages", "template_name", *_OPTIONS})
+"""What `chat_template_kwargs` may not hold."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -28,43 +33,6 @@ class ChatOptions(TypedDict, total=False):
     """End inside the last message, so that the model goes on with it."""
     chat_template_kwargs: Mapping[str, Any] | None
     """Variables of the template, or fields of the recipe's request."""
-
-
-class EncodedChat(Protocol):
-    """What a recipe makes of a conversation."""
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def images(self) -> Sequence[object]: ...
-
-    @property
-    def constraint(self) -> object | None: ...
-
-    @property
-    def starts_in_reasoning(self) -> bool: ...
-
-    @property
-    def stop_token_ids(self) -> Sequence[int]: ...
-
-
-class ReplyParser(Protocol):
-    """Turns output ids into events."""
-
-    def feed(self, token_ids: Sequence[int]) -> Sequence[object]: ...
-
-    def finish(self) -> Sequence[object]: ...
-
-
-class Recipe(Protocol):
-    """The protocol of a family of models, as `RecipeSpec.target` provides it."""
-
-    def encode(self, chat: dict[str, Any]) -> EncodedChat:
-        """Encode a Chat Completions request, a plain dict with `messages` and maybe `tools`."""
-        ...
-
-    def parser(self, encoded: EncodedChat) -> ReplyParser: ...
 
 
 class ChatEncoder:
@@ -115,18 +83,48 @@ def _encode_with_recipe(
         chat["tools"] = tools
     if options.get("continue_final_message"):
         chat["continue_final_message"] = True
+    elif not options.get("add_generation_prompt", True):
+        raise RequestError(
+            "this model's recipe always begins an answer; leave add_generation_prompt out",
+            field="add_generation_prompt",
+        )
     try:
         encoded = recipe.encode(chat)
     except RequestError:
         raise
     except Exception as error:  # a plugin's border; whatever it raises ends one request
         raise RequestError(f"the recipe refused: {error}", field="messages") from error
-    if encoded.images or encoded.constraint is not None:
-        what = "images" if encoded.images else "a constrained answer"
-        raise RequestError(f"this engine cannot serve {what}; leave that out", field="messages")
+    _check_servable(encoded, chat)
     return EncodedPrompt(
-        encoded.token_ids, stop_token_ids=tuple(encoded.stop_token_ids), continues_text=False
+        encoded.token_ids,
+        stop_token_ids=tuple(encoded.stop_token_ids),
+        continues_text=False,
+        make_parser=partial(_make_parser, recipe, encoded),
     )
+
+
+def _check_servable(encoded: EncodedChat, chat: Mapping[str, Any]) -> None:
+    if encoded.images:
+        raise RequestError(
+            "this engine cannot serve images yet; send messages of text only", field="messages"
+        )
+    if encoded.constraint is not None:
+        named = [name for name in ("response_format", "tool_choice", "tools") if name in chat]
+        raise RequestError(
+            "this engine cannot hold an answer to a form yet; leave out response_format, strict "
+            "tools and a tool_choice that requires a call, and ask for the form in a message",
+            field=named[0] if named else "messages",
+        )
+
+
+def _make_parser(recipe: Recipe, encoded: EncodedChat) -> ReplyParser:
+    try:
+        return recipe.parser(encoded)
+    except Exception as error:  # a plugin's border, as above
+        raise RequestError(
+            f"the recipe has no parser for the answer: {type(error).__name__}: {error}",
+            field="messages",
+        ) from error
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
@@ -136,4 +134,16 @@ def _variables(options: ChatOptions) -> dict[str, Any]:
             f"chat_template_kwargs is an object, not {type(variables).__name__}",
             field="chat_template_kwargs",
         )
-    return {str(name): value for name, value in variables.items()}
+    for name in variables:
+        if not isinstance(name, str):
+            raise RequestError(
+                f"names in chat_template_kwargs are text, not {type(name).__name__}",
+                field="chat_template_kwargs",
+            )
+        if name in _RESERVED:
+            remedy = f"give {name} beside it" if name in _OPTIONS else "leave it out"
+            raise RequestError(
+                f"chat_template_kwargs cannot hold {name}; {remedy}",
+                field=f"chat_template_kwargs.{name}",
+            )
+    return dict(variables)

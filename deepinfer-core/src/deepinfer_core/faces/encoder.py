@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 
 from deepinfer_core.config import ModelConfig
 from deepinfer_core.errors import PluginError, RequestError
-from deepinfer_core.faces.chat import ChatEncoder, ChatOptions, Conversation, Recipe
+from deepinfer_core.faces.chat import ChatEncoder, ChatOptions, Conversation
 from deepinfer_core.faces.prompts import (
     EncodedPrompt,
     Prompt,
@@ -15,6 +15,7 @@ from deepinfer_core.faces.prompts import (
     parse_prompt,
     split_prompts,
 )
+from deepinfer_core.plugin_api.recipe import Recipe
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.text.template import ChatTemplate, load_template_file
 from deepinfer_core.text.tokenizer import Tokenizer

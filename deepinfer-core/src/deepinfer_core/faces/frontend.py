@@ -14,11 +14,11 @@ from deepinfer_core.faces.generation import Callbacks, Generation
 from deepinfer_core.faces.loop import EngineLoop
 from deepinfer_core.faces.prompts import EncodedPrompt
 from deepinfer_core.faces.protocol import EngineProtocol
+from deepinfer_core.faces.sample import Sample, make_sample
 from deepinfer_core.observe.metrics import EngineMetrics, Totals
 from deepinfer_core.outputs import OutputDelta, RequestOutput
 from deepinfer_core.request import Request
 from deepinfer_core.sampling_params import SamplingParams
-from deepinfer_core.text.stops import OutputText
 from deepinfer_core.text.tokenizer import Tokenizer
 
 
@@ -65,17 +65,11 @@ class Frontend:
         def add() -> Generation:
             if name in self._running:
                 raise RequestError(f"request id {name!r} is already in use", field="request_id")
-            requests = self._engine.add(encoded.token_ids, params, priority=priority)
-            generation = Generation(
-                name,
-                encoded.text,
-                requests,
-                texts=[self._text_of(request, encoded) for request in requests],
-                callbacks=Callbacks(done, on_delta),
-                cut=self._cut,
-            )
+            samples = self._add(encoded, params, priority)
+            callbacks = Callbacks(done, on_delta)
+            generation = Generation(name, encoded.text, samples, callbacks=callbacks, cut=self._cut)
             self._running[name] = generation
-            for request in requests:
+            for request in generation.requests:
                 self.loop.watch(request, generation)
             return generation
 
@@ -120,19 +114,28 @@ class Frontend:
             self._engine.abort(request)
         generation.close()
 
-    def _cut(self, request: Request, num_output_tokens: int, stop_reason: str) -> None:
+    def _cut(self, request: Request, num_output_tokens: int, stop_reason: str | None) -> None:
         self.loop.unwatch(request)
-        self._engine.finish(request, num_output_tokens=num_output_tokens, stop_reason=stop_reason)
+        if stop_reason is None:
+            self._engine.abort(request, finish_reason="error")
+        else:
+            self._engine.finish(
+                request, num_output_tokens=num_output_tokens, stop_reason=stop_reason
+            )
 
-    def _text_of(self, request: Request, encoded: EncodedPrompt) -> OutputText:
-        params = request.params
-        return OutputText(
-            self._tokenizer,
-            stop=params.stop,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-            min_tokens=params.min_tokens,
-            continues_text=encoded.continues_text,
-        )
+    def _add(self, encoded: EncodedPrompt, params: SamplingParams, priority: int) -> list[Sample]:
+        make_parser = encoded.make_parser
+        parsers = [] if make_parser is None else [make_parser() for _ in range(params.n)]
+        requests = self._engine.add(encoded.token_ids, params, priority=priority)
+        return [
+            make_sample(
+                request,
+                self._tokenizer,
+                continues_text=encoded.continues_text,
+                parser=parsers[request.sample_index] if parsers else None,
+            )
+            for request in requests
+        ]
 
 
 def _with_stops(params: SamplingParams, stop_token_ids: tuple[int, ...]) -> SamplingParams:

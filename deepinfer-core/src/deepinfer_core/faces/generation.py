@@ -1,9 +1,7 @@
-"""`Generation`: one prompt's samples on their way from token ids to text.
+"""`Generation`: one prompt's samples, and who hears of them.
 
 Runs on whatever thread drives the engine, so its callbacks must not block. Samples that nobody
 streams and that have no stop strings are turned into text once, when they have finished.
-INVARIANT: ids, text and log-probabilities of a sample end at the same token, and the earliest
-event wins: a stop string in the last allowed token is a stop.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from deepinfer_core.errors import DeepInferError, RequestError
-from deepinfer_core.outputs import CompletionOutput, OutputDelta, RequestMetrics, RequestOutput
+from deepinfer_core.faces.sample import Added, Sample
+from deepinfer_core.outputs import OutputDelta, RequestMetrics, RequestOutput
 from deepinfer_core.request import FinishReason, Request
-from deepinfer_core.scheduling.plan import TokenLogprobs
-from deepinfer_core.text.stops import OutputText, TextDelta
 
-CutSample = Callable[[Request, int, str], None]
-"""(request, num_output_tokens, stop_reason): a stop string ended the request."""
+CutSample = Callable[[Request, int, str | None], None]
+"""(request, num_output_tokens, stop_reason): a stop string ended the request; or, where that is
+None, its answer cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,70 +28,6 @@ class Callbacks:
     """None: not streamed."""
 
 
-class _Sample:
-    """One request and the text of its output so far."""
-
-    __slots__ = ("finish_reason", "num_seen", "parts", "request", "stop_reason", "text")
-
-    def __init__(self, request: Request, text: OutputText) -> None:
-        self.request = request
-        self.text = text
-        self.parts: list[str] = []
-        self.num_seen = 0
-        """Ids that the text has taken; the length of the output once it has ended."""
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: int | str | None = None
-
-    def take(self) -> str:
-        """Take the ids that are new and return the text that they add."""
-        request = self.request
-        ids = request.output_token_ids[self.num_seen :]
-        ended = request.is_finished
-        delta = self.text.feed(
-            ids, ends_with_stop_token=ended and request.finish_reason == "stop" and bool(ids)
-        )
-        self.num_seen += len(ids)
-        self.parts.append(delta.text)
-        if delta.num_tokens_kept is not None:
-            self._end_with(delta, "stop", None)
-        elif ended:
-            return delta.text + self.end(request.finish_reason or "abort", request.stop_reason)
-        return delta.text
-
-    def end(self, reason: FinishReason, stop_reason: int | str | None = None) -> str:
-        """No more ids will come: return the text that was held back."""
-        delta = self.text.finish()
-        self.parts.append(delta.text)
-        self._end_with(delta, reason, stop_reason)
-        return delta.text
-
-    def _end_with(
-        self, delta: TextDelta, reason: FinishReason, stop_reason: int | str | None
-    ) -> None:
-        self.finish_reason, self.stop_reason = reason, stop_reason
-        if delta.num_tokens_kept is not None:
-            self.num_seen = delta.num_tokens_kept
-            self.finish_reason, self.stop_reason = "stop", delta.matched
-
-    def logprobs(self, start: int) -> list[TokenLogprobs] | None:
-        if self.request.params.logprobs is None:
-            return None
-        return self.request.logprobs[start : self.num_seen]
-
-    def output(self) -> CompletionOutput:
-        logprobs = self.logprobs(0)
-        return CompletionOutput(
-            index=self.request.sample_index,
-            text="".join(self.parts),
-            token_ids=self.request.output_token_ids[: self.num_seen],
-            seed=self.request.seed,
-            finish_reason=self.finish_reason,
-            stop_reason=self.stop_reason,
-            logprobs=logprobs,
-            cumulative_logprob=None if logprobs is None else sum(e.logprob for e in logprobs),
-        )
-
-
 class Generation:
     """Collects the samples of one prompt. A `Watcher` of the engine loop."""
 
@@ -101,23 +35,22 @@ class Generation:
         self,
         request_id: str,
         prompt: str | None,
-        requests: Sequence[Request],
+        samples: Sequence[Sample],
         *,
-        texts: Sequence[OutputText],
         callbacks: Callbacks,
         cut: CutSample,
     ) -> None:
         self.request_id = request_id
-        self.requests = list(requests)
+        self.requests = [sample.request for sample in samples]
         self.failure: DeepInferError | None = None
         """The engine stopped before this was done."""
         self._prompt = prompt
-        self._samples = [_Sample(r, t) for r, t in zip(requests, texts, strict=True)]
-        self._num_open = len(self._samples)
+        self._samples = samples
+        self._num_open = len(samples)
         self._callbacks = callbacks
         self._cut = cut
         streamed = callbacks.delta is not None
-        self.needs_every_step = streamed or bool(requests[0].params.stop)
+        self.needs_every_step = streamed or bool(self.requests[0].params.stop)
 
     @property
     def is_done(self) -> bool:
@@ -128,21 +61,13 @@ class Generation:
         sample = self._samples[request.sample_index]
         if sample.finish_reason is not None:
             return
-        start = sample.num_seen
-        added = sample.take()
-        if isinstance(sample.stop_reason, str):
-            self._cut(request, sample.num_seen, sample.stop_reason)
-        self._tell(sample, start, added)
+        self._tell(sample, sample.take())
 
     def close(self, reason: FinishReason = "abort") -> None:
         """End every sample that is still open, with what it has."""
         for sample in self._samples:
             if sample.finish_reason is None:
-                start = sample.num_seen
-                added = sample.take()
-                if sample.finish_reason is None:
-                    added += sample.end(reason)
-                self._tell(sample, start, added)
+                self._tell(sample, sample.take(closing=reason))
 
     def fail(self, error: DeepInferError) -> None:
         """The engine stopped."""
@@ -154,7 +79,7 @@ class Generation:
     def output(self) -> RequestOutput:
         """The result so far; complete once `is_done`."""
         first = self.requests[0]
-        errors = [r.error for r in self.requests if r.error is not None]
+        errors = [error for s in self._samples if (error := s.error or s.request.error)]
         wants_prompt = first.params.prompt_logprobs is not None
         return RequestOutput(
             request_id=self.request_id,
@@ -166,21 +91,13 @@ class Generation:
             metrics=self._metrics(),
         )
 
-    def _tell(self, sample: _Sample, start: int, added: str) -> None:
-        on_delta = self._callbacks.delta
-        if on_delta is not None:
-            on_delta(
-                OutputDelta(
-                    request_id=self.request_id,
-                    index=sample.request.sample_index,
-                    text=added,
-                    token_ids=sample.request.output_token_ids[start : sample.num_seen],
-                    logprobs=sample.logprobs(start),
-                    finish_reason=sample.finish_reason,
-                    stop_reason=sample.stop_reason,
-                    error=sample.request.error,
-                )
-            )
+    def _tell(self, sample: Sample, added: Added) -> None:
+        if sample.error is not None:
+            self._cut(sample.request, sample.num_seen, None)
+        elif isinstance(sample.stop_reason, str):
+            self._cut(sample.request, sample.num_seen, sample.stop_reason)
+        if self._callbacks.delta is not None:
+            self._callbacks.delta(sample.delta(self.request_id, added))
         if sample.finish_reason is not None:
             self._num_open -= 1
             if self._num_open == 0:

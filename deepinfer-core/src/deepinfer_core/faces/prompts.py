@@ -7,11 +7,12 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deepinfer_core.errors import ConfigError, RequestError
+from deepinfer_core.plugin_api.recipe import ReplyParser
 from deepinfer_core.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -39,6 +40,8 @@ class EncodedPrompt:
     """Added to the request's own."""
     continues_text: bool = True
     """The output goes on from the prompt's text; False: it is a text of its own, as in a chat."""
+    make_parser: Callable[[], ReplyParser] | None = None
+    """Makes what reads one answer; raises RequestError only. None: the answer is the text."""
 
 
 def split_prompts(prompts: Prompt | Iterable[Prompt]) -> list[PromptItem]:

@@ -28,6 +28,8 @@ def completion_json(output: CompletionOutput, *, with_token_ids: bool = False) -
         "stop_reason": output.stop_reason,
         "seed": output.seed,
     }
+    if output.is_parsed:
+        result["message"] = output.message
     if with_token_ids:
         result["token_ids"] = output.token_ids
     if output.logprobs is not None:
@@ -128,7 +130,9 @@ def _usage(output: RequestOutput) -> dict[str, int]:
 def _choice(sample: CompletionOutput, *, chat: bool, token_bytes: TokenBytes) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": sample.index, "finish_reason": sample.finish_reason}
     if chat:
-        choice["message"] = {"role": "assistant", "content": sample.text, "refusal": None}
+        choice["message"] = {**sample.message, "refusal": None}
+        if sample.tool_calls and sample.finish_reason == "stop" and not _is_cut(sample):
+            choice["finish_reason"] = "tool_calls"
     else:
         choice["text"] = sample.text
     entries = sample.logprobs
@@ -139,6 +143,11 @@ def _choice(sample: CompletionOutput, *, chat: bool, token_bytes: TokenBytes) ->
     else:
         choice["logprobs"] = _completion_logprobs(entries, token_bytes)
     return choice
+
+
+def _is_cut(sample: CompletionOutput) -> bool:
+    """Whether a stop string ended it, rather than the model."""
+    return isinstance(sample.stop_reason, str)
 
 
 def _chat_logprob(entry: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _URLS: dict[str, RowFormat] = {
 _IGNORED = frozenset({"model", "user", "metadata", "store", "service_tier", "stream_options"})
 """Fields of an OpenAI body that do not change the answer."""
 _CHAT_FIELDS = ("tools", "chat_template_kwargs")
+_REMEDIES = {"response_format": "leave it out and ask for the form in a message"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,10 @@ def _translate_openai(fields: dict[str, Any], *, chat: bool) -> None:
     }
     for name, given in unsupported.items():
         if given:
-            raise UnsupportedSamplingError(f"{name} is not supported in a batch row", field=name)
+            remedy = _REMEDIES.get(name, "leave it out")
+            raise UnsupportedSamplingError(
+                f"{name} is not supported in a batch row; {remedy}", field=name
+            )
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     if chat:
@@ -143,7 +147,9 @@ def _translate_chat(fields: dict[str, Any]) -> None:
         fields.pop("tools", None)
     elif choice != "auto":
         raise UnsupportedSamplingError(
-            f"tool_choice {choice!r} is not supported; allowed: 'auto', 'none'", field="tool_choice"
+            f"tool_choice {choice!r} is not supported, as no answer can be held to a form yet; "
+            "allowed: 'auto', 'none'",
+            field="tool_choice",
         )
     top_logprobs = fields.pop("top_logprobs", 0)
     wanted = fields.pop("logprobs", False)

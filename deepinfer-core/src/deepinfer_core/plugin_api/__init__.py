@@ -12,6 +12,16 @@ from deepinfer_core.plugin_api.device import (
 )
 from deepinfer_core.plugin_api.kernel import FEATURES, Caps, KernelSpec, Numerics, Problem, Reason
 from deepinfer_core.plugin_api.markers import PROJECT_NAME, hookimpl
+from deepinfer_core.plugin_api.recipe import (
+    AnswerText,
+    EncodedChat,
+    ReasoningText,
+    Recipe,
+    ReplyEvent,
+    ReplyParser,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from deepinfer_core.plugin_api.records import (
     CommandSpec,
     GrammarBackendSpec,
@@ -36,12 +46,14 @@ __all__ = [
     "API_VERSION",
     "FEATURES",
     "PROJECT_NAME",
+    "AnswerText",
     "Caps",
     "CapturedGraph",
     "CommandSpec",
     "DeviceEvent",
     "DeviceInfo",
     "DeviceRuntime",
+    "EncodedChat",
     "GrammarBackendSpec",
     "HostInfo",
     "Issue",
@@ -57,10 +69,16 @@ __all__ = [
     "ProposerSpec",
     "QuantSchemeSpec",
     "Reason",
+    "ReasoningText",
+    "Recipe",
     "RecipeSpec",
+    "ReplyEvent",
+    "ReplyParser",
     "StageSpec",
     "StatLoggerSpec",
     "TargetRecord",
+    "ToolCallArguments",
+    "ToolCallStart",
     "hookimpl",
     "load_target",
     "range_problem",

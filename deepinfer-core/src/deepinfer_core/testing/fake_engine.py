@@ -35,6 +35,7 @@ class FakeEngine:
     Args:
         reply: default: the prompt itself, backwards.
         tokens_per_step: of each request; more than 1 as with drafts.
+        tokenizer: default: `fake_tokenizer()`.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class FakeEngine:
         max_num_seqs: int = 8,
         overlap: bool = True,
         tokens_per_step: int = 1,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
-        self.tokenizer = fake_tokenizer()
+        self.tokenizer = fake_tokenizer() if tokenizer is None else tokenizer
         self.vocab_size = self.tokenizer.vocab_size
         self.max_model_len = max_model_len
         self.info = SimpleNamespace(architecture="FakeForCausalLM")
@@ -62,6 +64,12 @@ class FakeEngine:
         self._request_ids = itertools.count()
         self._in_flight: list[Request] = []
         self._ended: list[Request] = []
+
+    @property
+    def eos_token_id(self) -> int:
+        """Of its tokenizer; follows each answer."""
+        token_id = self.tokenizer.eos_token_id
+        return EOS_TOKEN_ID if token_id is None else token_id
 
     def add(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
@@ -82,14 +90,17 @@ class FakeEngine:
                 prompt_token_ids=prompt,
                 params=params,
                 seed=params.seed if params.seed is not None else 7,
-                stop_token_ids=frozenset({EOS_TOKEN_ID, *params.stop_token_ids}),
+                stop_token_ids=frozenset({self.eos_token_id, *params.stop_token_ids}),
                 max_total_tokens=len(prompt) + min(params.max_tokens or room, room),
                 sample_index=index,
                 priority=priority,
                 arrival_time_s=monotonic(),
             )
             self.num_added += 1
-            self._live[request.request_id] = (request, [*self._reply(prompt, index), EOS_TOKEN_ID])
+            self._live[request.request_id] = (
+                request,
+                [*self._reply(prompt, index), self.eos_token_id],
+            )
             requests.append(request)
         if params.prompt_logprobs is not None:
             requests[0].prompt_logprobs = [TokenLogprobs(i, -0.5, 1 + i % 2) for i in prompt[1:]]
@@ -136,7 +147,7 @@ class FakeEngine:
         if request.params.logprobs is not None:
             request.logprobs.append(TokenLogprobs(token_id, -0.25, 1))
         if token_id in request.stop_token_ids:
-            self._end(request, "stop", token_id if token_id != EOS_TOKEN_ID else None)
+            self._end(request, "stop", token_id if token_id != self.eos_token_id else None)
         elif request.num_tokens >= request.max_total_tokens:
             self._end(request, "length", None)
 

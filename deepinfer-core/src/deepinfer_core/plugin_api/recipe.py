@@ -1,0 +1,97 @@
+"""What core and a recipe say to each other: a chat goes in and token ids come out, then the ids of
+the answer go in and events come out.
+
+A recipe knows the markup of a family of models; core knows none. `RecipeSpec.target` is called
+with `architecture=` and `tokenizer_json=` and returns a `Recipe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningText:
+    """More of what the model thinks before it answers."""
+
+    text: str
+    """Without markup."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """More of the answer."""
+
+    text: str
+    """Without markup."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """The model begins to call a tool."""
+
+    id: str
+    """By which the tool's result will name the call. The same answer to the same chat should give
+    the same ids, so that two runs give the same bytes."""
+    name: str
+    """Of the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    """More of the arguments of the call that began last."""
+
+    text: str
+    """A piece of JSON text."""
+
+
+ReplyEvent: TypeAlias = ReasoningText | AnswerText | ToolCallStart | ToolCallArguments
+
+
+class EncodedChat(Protocol):
+    """What a recipe makes of a chat."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def images(self) -> Sequence[object]: ...
+
+    @property
+    def constraint(self) -> object | None:
+        """What the answer must look like; None where the chat leaves that to the model."""
+        ...
+
+    @property
+    def starts_in_reasoning(self) -> bool: ...
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]: ...
+
+
+class ReplyParser(Protocol):
+    """Turns the ids of one answer into events. However the ids are split into calls, the events
+    are the same up to merging of neighbours of one kind. Not thread-safe.
+    """
+
+    def feed(self, token_ids: Sequence[int]) -> Sequence[ReplyEvent]:
+        """Take more ids and return the events that are certain."""
+        ...
+
+    def finish(self) -> Sequence[ReplyEvent]:
+        """No more ids will come, for whatever reason: return the remaining events."""
+        ...
+
+
+class Recipe(Protocol):
+    """The protocol of a family of models. Thread-safe. What it raises ends one request."""
+
+    def encode(self, chat: dict[str, Any]) -> EncodedChat:
+        """Encode a Chat Completions request, a plain dict with `messages` and maybe `tools`."""
+        ...
+
+    def parser(self, encoded: Any) -> ReplyParser:
+        """Return a parser for one answer to what `encode` returned."""
+        ...
