@@ -13,6 +13,7 @@ from deepinfer_core.errors import EngineError
 from deepinfer_core.plugin_api import CommandSpec, PluginInfo, hookimpl
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.testing.fake_engine import FakeEngine
+from deepinfer_core.testing.fake_recipe import FakeRecipePlugin
 
 
 class Terminal(io.StringIO):
@@ -270,6 +271,127 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(run, engine, monkeypatch
     assert out == "aaaa\ndone\n"
     assert "stopped" in err
     assert "assistant\naaaa<|im_end|>" in prompts[1]
+
+
+@pytest.fixture
+def answers(engine, monkeypatch):
+    """Let a recipe read these answers, one after the other; returns the prompts they were to."""
+    make = PluginHost
+
+    def make_host(**options):
+        host = make(load_entry_points=False)
+        host.register(FakeRecipePlugin(), name="fake")
+        return host
+
+    monkeypatch.setattr("deepinfer_core.faces.setup.PluginHost", make_host)
+    prompts = []
+
+    def answers(*texts):
+        def reply(prompt, index):
+            prompts.append(json.loads(engine.tokenizer.decode(prompt)))
+            return engine.tokenizer.encode(texts[len(prompts) - 1])
+
+        engine._reply = reply
+        return prompts
+
+    return answers
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture
+def with_tools(tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps(TOOLS))
+    return ("--tools", path)
+
+
+def test_chat_shows_reasoning_beside_the_answer_and_keeps_it(run, answers):
+    prompts = answers("(let me see)it is 4", "no")
+    code, out, err = run("chat", *M, stdin="2+2?\nsure?\n")
+    assert (code, out) == (0, "it is 4\nno\n")
+    assert "let me see\n" in err
+    assert prompts[1] == [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "it is 4", "reasoning_content": "let me see"},
+        {"role": "user", "content": "sure?"},
+    ]
+
+
+def test_reasoning_is_dim_on_a_terminal(run, answers, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    answers("(why)so")
+    _, out, err = run("chat", *M, "--once", "?")
+    assert out == "so\n"
+    assert "".join(re.findall("\x1b\\[2m(.)\x1b", err)).startswith("why")
+
+
+def test_chat_shows_tool_calls_and_takes_their_results(run, answers, with_tools):
+    prompts = answers('(w)[f:{"a": 1}][g:{}]', "let me call[f:{}]", "done")
+    lines = "start\none\ntwo\nthree\n"
+    code, out, err = run("chat", *M, *with_tools, stdin=lines)
+    assert (code, out) == (0, 'f({"a": 1})\ng({})\nlet me call\nf({})\ndone\n')
+    assert err.count("the result of f") == 2
+    assert err.count("the result of g") == 1
+    roles = [message["role"] for message in prompts[-1]]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
+    first = prompts[-1][1]["tool_calls"]
+    assert [c["function"] for c in first] == [
+        {"name": "f", "arguments": '{"a": 1}'},
+        {"name": "g", "arguments": "{}"},
+    ]
+    results = [m for m in prompts[-1] if m["role"] == "tool"]
+    assert [m["content"] for m in results] == ["one", "two", "three"]
+    assert [m["tool_call_id"] for m in results][:2] == [c["id"] for c in first]
+
+
+def test_chat_json_has_what_the_recipe_read(run, answers, with_tools):
+    answers("(w)so[f:{}]")
+    _, out, _ = run("chat", *M, "--once", "?", "--json", *with_tools)
+    answer = json.loads(out)
+    assert (answer["content"], answer["reasoning_content"]) == ("so", "w")
+    assert answer["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert answer["finish_reason"] == "stop"
+
+
+def test_a_tool_call_that_was_cut_short_is_not_kept(run, answers, with_tools):
+    prompts = answers("[f:" + "x" * 30 + "]", "ok")
+    code, out, _ = run("chat", *M, *with_tools, "--max-tokens", 9, stdin="a\nb\n")
+    assert (code, out) == (0, "f(xxxxxx)\nok\n")
+    assert prompts[1][1:] == [
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "b"},
+    ]
+
+
+def test_a_result_that_cannot_be_served_may_be_given_again(run, answers, with_tools):
+    prompts = answers("[f:{}]", "done")
+    code, out, _ = run("chat", *M, *with_tools, stdin=f"a\n{'x' * 5000}\nshort\n")
+    assert code == 1
+    assert out.startswith("f({})\n")
+    assert prompts[1][-1]["content"] == "short"
+    assert prompts[1][-1]["role"] == "tool"
+
+
+def test_reset_forgets_open_calls(run, answers, with_tools):
+    prompts = answers("[f:{}]", "done")
+    assert run("chat", *M, *with_tools, stdin="a\n/reset\nb\n")[0] == 0
+    assert prompts[1] == [{"role": "user", "content": "b"}]
+
+
+@pytest.mark.parametrize(("text", "message"), [("{}", "no JSON list"), ("[", "cannot be read")])
+def test_a_file_that_holds_no_tools_is_told_before_the_model_is_loaded(
+    run, engine, tmp_path, text, message
+):
+    path = tmp_path / "tools.json"
+    path.write_text(text)
+    code, _, err = run("chat", *M, "--tools", path)
+    assert code != 0
+    assert message in err
+    assert not engine.is_closed
+    assert "No such file" in run("chat", *M, "--tools", tmp_path / "none")[2]
 
 
 # ---- batch

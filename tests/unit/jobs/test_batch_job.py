@@ -182,6 +182,72 @@ def test_bad_openai_rows_keep_their_shape(batch):
         assert error["message"].startswith(f"line {line}: ")
 
 
+@pytest.mark.usefixtures("recipe")
+def test_what_a_recipe_read_is_in_the_rows(batch, say):
+    say("(why)so[f:{}]")
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 90}
+    results = batch(
+        openai("c1", **chat, logprobs=True), {"id": 2, **chat}, {"id": 3, "prompt": "p"}
+    )
+    calls = [{"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    message = {
+        "role": "assistant",
+        "content": "so",
+        "reasoning_content": "why",
+        "tool_calls": calls,
+    }
+    (choice,) = results[0]["response"]["body"]["choices"]
+    assert choice["message"] == {**message, "refusal": None}
+    assert choice["finish_reason"] == "tool_calls"
+    spelled = "".join(e["token"] for e in choice["logprobs"]["content"])
+    assert spelled.startswith("(why)so[f:{}]")
+    (output,) = results[1]["outputs"]
+    assert output["message"] == message
+    assert (output["finish_reason"], output["text"]) == ("stop", "(why)so[f:{}]")
+    assert "message" not in results[2]["outputs"][0]
+
+
+@pytest.mark.usefixtures("recipe")
+@pytest.mark.parametrize(
+    ("field", "text", "reason"),
+    [
+        ({"max_tokens": 10}, "so[f:{}]" + "x" * 9, "length"),
+        ({"stop": "END"}, "so[f:{}]END", "stop"),
+        ({}, "so", "stop"),
+    ],
+)
+def test_only_a_model_that_ends_by_itself_ends_with_tool_calls(batch, say, field, text, reason):
+    say(text)
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 90, **field}
+    (result,) = batch(openai("c1", **body))
+    assert result["response"]["body"]["choices"][0]["finish_reason"] == reason
+
+
+@pytest.mark.usefixtures("recipe")
+def test_an_answer_that_cannot_be_read_costs_only_its_row(batch, engine):
+    replies = {"good": "so", "bad": "so#"}
+    engine._reply = lambda prompt, index: engine.tokenizer.encode(
+        replies["bad" if "bad" in engine.tokenizer.decode(prompt) else "good"]
+    )
+    rows = [{"id": w, "messages": [{"role": "user", "content": w}]} for w in ("good", "bad")]
+    good, bad = batch(*rows, defaults={"max_tokens": 50})
+    assert good["outputs"][0]["message"]["content"] == "so"
+    assert "could not read the answer" in bad["error"]["message"]
+
+
+@pytest.mark.usefixtures("recipe")
+def test_an_answer_of_a_form_is_refused_with_what_to_do(batch):
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    form = {"response_format": {"type": "json_object"}}
+    bodies = [form, {"tool_choice": "required"}, {"chat_template_kwargs": form}]
+    results = batch(*(openai(str(n), **chat, **body) for n, body in enumerate(bodies)))
+    errors = [r["response"]["body"]["error"] for r in results]
+    assert [e["param"] for e in errors] == ["response_format", "tool_choice", "response_format"]
+    assert "leave it out and ask for the form in a message" in errors[0]["message"]
+    assert "allowed: 'auto', 'none'" in errors[1]["message"]
+    assert "ask for the form in a message" in errors[2]["message"]
+
+
 def test_defaults_serve_rows_that_do_not_say(batch):
     results = batch(
         {"id": 1, "prompt": "abcdef"},

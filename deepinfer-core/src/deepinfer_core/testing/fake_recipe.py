@@ -13,6 +13,7 @@ from typing import Any
 
 import tokenizers
 
+from deepinfer_core.plugin_api.markers import hookimpl
 from deepinfer_core.plugin_api.recipe import (
     AnswerText,
     ReasoningText,
@@ -20,6 +21,7 @@ from deepinfer_core.plugin_api.recipe import (
     ToolCallArguments,
     ToolCallStart,
 )
+from deepinfer_core.plugin_api.records import PluginInfo, RecipeSpec
 from deepinfer_core.text.detokenizer import IncrementalDetokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 
@@ -106,3 +108,22 @@ class FakeParser:
             case _:
                 self._name += character
         return None
+
+
+class FakeRecipePlugin:
+    """Brings `FakeRecipe` for `FakeEngine`, to be registered with a host.
+
+    Args:
+        architecture: that it serves.
+    """
+
+    def __init__(self, architecture: str = "FakeForCausalLM") -> None:
+        self.architecture = architecture
+
+    @hookimpl
+    def deepinfer_plugin_info(self) -> PluginInfo:
+        return PluginInfo("fake", "1.0", "The DeepInfer authors", api=">=1.0,<2")
+
+    @hookimpl
+    def deepinfer_recipes(self) -> list[RecipeSpec]:
+        return [RecipeSpec("fake", f"{__name__}:FakeRecipe", (self.architecture,))]
