@@ -26,14 +26,22 @@ def pytest_addoption(parser):
         default=DEFAULT_CASES,
         help="random cases per differential test of deepinfer-recipe (nightly: 100000)",
     )
+    parser.addoption(
+        "--recipe-seed",
+        type=int,
+        default=0,
+        help="number of the first of these cases; any other number draws other cases",
+    )
 
 
 def pytest_generate_tests(metafunc):
     if "seeds" in metafunc.fixturenames:
-        # The option is unknown when pytest was given a folder further up.
+        # The options are unknown when pytest was given a folder further up.
         num_cases = metafunc.config.getoption("--recipe-cases", DEFAULT_CASES)
-        starts = range(0, num_cases, CASES_PER_TEST)
-        blocks = [range(start, min(start + CASES_PER_TEST, num_cases)) for start in starts]
+        first = metafunc.config.getoption("--recipe-seed", 0)
+        end = first + num_cases
+        starts = range(first, end, CASES_PER_TEST)
+        blocks = [range(start, min(start + CASES_PER_TEST, end)) for start in starts]
         metafunc.parametrize("seeds", blocks, ids=lambda block: f"{block.start}-{block.stop}")
 
 

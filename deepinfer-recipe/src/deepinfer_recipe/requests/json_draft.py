@@ -21,6 +21,8 @@ class Draft:
     """The keywords of one draft, each with the check of its value, and how references work."""
 
     keywords: Mapping[str, Check]
+    indexed: frozenset[str]
+    """The keywords below which documents, their addresses and anchors are looked for."""
     documents: frozenset[str]
     """Addresses that always lead somewhere: the schemas that describe this draft."""
     has_booleans: bool = True
@@ -28,6 +30,7 @@ class Draft:
     asserts_regex: bool = False
     """Whether patterns are checked wherever they stand, and not only where they are used."""
     ref_hides_siblings: bool = False
+    """Whether all that stands beside a reference is ignored, an address too."""
     id_keyword: str = "$id"
     anchors: tuple[str, ...] = ()
     references: tuple[str, ...] = ("$ref",)

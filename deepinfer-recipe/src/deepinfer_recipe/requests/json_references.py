@@ -7,7 +7,7 @@ counts wherever it is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -23,20 +23,17 @@ _DEFINITIONS = ("$defs", "definitions")
 _META_DEFINITIONS = "/definitions/"
 
 
-def applied_schemas(
-    root: Any, draft: Draft, everywhere: Draft, known: frozenset[str]
-) -> Iterator[tuple[Any, bool]]:
+def applied_schemas(root: Any, draft: Draft, known: frozenset[str]) -> Iterator[tuple[Any, bool]]:
     """Yield each subschema that a validator would use, and whether a reference led to it.
 
     Args:
-        everywhere: the draft whose keywords tell where other documents may be named.
         known: addresses that may be named though nothing is there to be used.
 
     Raises:
         SchemaError: a reference leads nowhere.
     """
     index = _Index(root, draft)
-    index.check_documents(everywhere, known)
+    index.check_documents(known)
     seen: set[int] = set()
     todo = [(root, index.base(root, ""), False)]
     while todo:
@@ -65,9 +62,9 @@ class _Index:
         self._documents = {"": root}
         self._anchors: dict[str, Any] = {}
         self._named: set[str] = set()
-        for schema, base in self._walk(draft):
-            name = schema.get(draft.id_keyword)
-            if isinstance(name, str):
+        for schema, base in self._walk():
+            name = self._name(schema)
+            if name is not None:
                 self._documents[base] = schema
                 if name.startswith("#") and not draft.anchors:
                     self._anchors[f"{base}{name}"] = schema
@@ -77,14 +74,20 @@ class _Index:
 
     def base(self, schema: Any, base: str) -> str:
         """Return the address of a schema inside a document with the address `base`."""
-        name = schema.get(self._draft.id_keyword) if isinstance(schema, dict) else None
-        if not isinstance(name, str) or name.startswith("#"):
-            return base
-        return urljoin(base, name.rstrip("#"))
+        name = self._name(schema)
+        return base if name is None or name.startswith("#") else urljoin(base, name.rstrip("#"))
 
-    def check_documents(self, everywhere: Draft, known: frozenset[str]) -> None:
+    def _name(self, schema: Any) -> str | None:
+        if not isinstance(schema, dict):
+            return None
+        if self._draft.ref_hides_siblings and isinstance(schema.get("$ref"), str):
+            return None
+        name = schema.get(self._draft.id_keyword)
+        return name if isinstance(name, str) else None
+
+    def check_documents(self, known: frozenset[str]) -> None:
         """Check that every document that is named is there."""
-        for schema, base in self._walk(everywhere):
+        for schema, base in self._walk():
             reference = schema.get("$ref")
             if isinstance(reference, str) and not reference.startswith("#"):
                 address = urldefrag(_join(base, reference))[0]
@@ -119,14 +122,14 @@ class _Index:
             f"Resource '{address}' is not present in a registry and retrieving it failed"
         )
 
-    def _walk(self, draft: Draft) -> Iterator[tuple[dict[str, Any], str]]:
+    def _walk(self) -> Iterator[tuple[dict[str, Any], str]]:
         todo = [(self._root, "")]
         while todo:
             schema, base = todo.pop()
             if isinstance(schema, dict):
                 base = self.base(schema, base)
                 yield schema, base
-                todo.extend((child, base) for child in _all(schema, draft))
+                todo.extend((child, base) for child in _all(schema, self._draft.indexed))
 
 
 def _join(base: str, reference: str) -> str:
@@ -159,21 +162,21 @@ def _used(schema: dict[str, Any], draft: Draft) -> Iterator[Any]:
         yield schema[keyword]
     if "if" in schema and "if" in draft.keywords:
         yield from (schema[keyword] for keyword in ("then", "else") if keyword in schema)
-    yield from _many(schema, draft, _MAPS)
+    yield from _many(schema, draft.keywords, _MAPS)
 
 
-def _all(schema: dict[str, Any], draft: Draft) -> Iterator[Any]:
+def _all(schema: dict[str, Any], keywords: Container[str]) -> Iterator[Any]:
     """Yield all subschemas, used or not."""
-    for keyword in (*_SCHEMAS, "then", "else"):
-        if keyword in draft.keywords and keyword in schema:
+    for keyword in (*_SCHEMAS, "then", "else", "contentSchema"):
+        if keyword in keywords and keyword in schema:
             yield schema[keyword]
-    yield from _many(schema, draft, (*_MAPS, *_DEFINITIONS))
+    yield from _many(schema, keywords, (*_MAPS, *_DEFINITIONS))
 
 
-def _many(schema: dict[str, Any], draft: Draft, maps: Iterable[str]) -> Iterator[Any]:
+def _many(schema: dict[str, Any], keywords: Container[str], maps: Iterable[str]) -> Iterator[Any]:
     for keyword in _LISTS:
-        if keyword in draft.keywords and isinstance(schema.get(keyword), list):
+        if keyword in keywords and isinstance(schema.get(keyword), list):
             yield from schema[keyword]
     for keyword in maps:
-        if keyword in draft.keywords and isinstance(schema.get(keyword), dict):
+        if keyword in keywords and isinstance(schema.get(keyword), dict):
             yield from schema[keyword].values()

@@ -24,10 +24,8 @@ def check_schema(schema: Any) -> None:
     """
     draft = _named_draft(schema)
     draft.check(schema)
-    # Documents named by a schema of draft 4 are looked for where later drafts have subschemas.
-    everywhere = draft if draft.has_booleans else _LATEST
     known = frozenset[str]().union(*(other.documents for other in _DRAFTS.values()))
-    for used, is_target in applied_schemas(schema, draft, everywhere, known):
+    for used, is_target in applied_schemas(schema, draft, known):
         if is_target:
             draft.check(used)
         _check_patterns(used, draft)
@@ -250,8 +248,7 @@ _DRAFT_4 = _table(
     either=(_schema_or_boolean, "additionalItems additionalProperties"),
     items=(_schema_or_list, "items"),
     names=(_filled_string_set, "required"),
-    maps=(_schema_map, "definitions properties"),
-    patterns=(_pattern_map, "patternProperties"),
+    maps=(_schema_map, "definitions properties patternProperties"),
     dependencies=(_dependencies, "dependencies"),
     arrays=(_typed("array"), "enum"),
     types=(_types, "type"),
@@ -261,6 +258,7 @@ _DRAFT_4 = _table(
 _DRAFT_6 = _DRAFT_4 | _table(
     addresses=(_uri_reference, "$id $ref"),
     absolute=(_uri, "$schema"),
+    patterns=(_pattern_map, "patternProperties"),
     strings=(_typed("string"), "contentMediaType contentEncoding"),
     numbers=(_typed("number"), "exclusiveMaximum exclusiveMinimum"),
     schema=(_schema, "additionalItems additionalProperties contains propertyNames"),
@@ -300,6 +298,8 @@ def _old(keywords: dict[str, Check], number: int) -> Draft:
     is_first = number == 4
     return Draft(
         keywords,
+        # A schema of draft 4 is searched wherever any draft has subschemas.
+        frozenset(keywords | _DRAFT_2020 if is_first else keywords),
         frozenset([f"http:{_SITE}-{number:02}/schema"]),
         has_booleans=not is_first,
         asserts_regex=True,
@@ -315,6 +315,7 @@ def _documents(name: str, parts: str) -> frozenset[str]:
 
 _LATEST = Draft(
     _DRAFT_2020,
+    frozenset(_DRAFT_2020) - {"dependencies"},  # used as in older drafts, but not searched
     _documents(
         "2020-12", "core applicator unevaluated validation meta-data format-annotation content"
     ),
@@ -327,6 +328,7 @@ _DRAFTS = {
     f"{_SITE}-07/schema": _old(_DRAFT_7, 7),
     f"{_SITE}/2019-09/schema": Draft(
         _DRAFT_2019,
+        frozenset(_DRAFT_2019),
         _documents("2019-09", "core applicator validation meta-data format content"),
         anchors=("$anchor",),
     ),

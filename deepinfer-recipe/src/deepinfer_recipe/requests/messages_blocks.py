@@ -91,8 +91,8 @@ class MessageConverter:
                     calls[block["id"]] = ToolCall(block["id"], block["name"], arguments)
                     self._missing[block["id"]] = None
                 case _:
-                    at_call = f"messages.{index}.{position}: " if calls else f"messages.{index}: "
-                    self._require_answers(at_call)
+                    if calls:
+                        self._require_answers(f"messages.{index}.{position}: ")
                     parts.append(self._part(block, f"messages.{index}.content[{position}]"))
                     if block["type"] == "image" and self._is_v41:
                         raise bad_request("Image in assistant message is unsupported")
@@ -123,7 +123,6 @@ class MessageConverter:
         parts: list[Part] = []
         added: list[ToolDefinition] = []
         for position, block in self._placed(index, "system", blocks):
-            self._require_answers(f"messages.{index}: ")
             if block["type"] == "tool_addition":
                 if block["name"] not in self._tools:
                     raise bad_request(
@@ -143,9 +142,16 @@ class MessageConverter:
     def _placed(
         self, index: int, role: str, blocks: Blocks
     ) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Yield the blocks with their positions; each must be allowed in the role."""
+        """Yield the blocks with their positions; each must be allowed in the role.
+
+        That the calls before are answered comes first, except in a message of the user.
+        """
+        is_before_calls = role == "assistant"
         for position, block in enumerate(blocks):
             kind = block["type"]
+            if role == "system" or (is_before_calls and kind not in ("thinking", "tool_use")):
+                self._require_answers(f"messages.{index}: ")
+            is_before_calls = is_before_calls and kind != "tool_use"
             if kind == "thinking" and role != "assistant":
                 raise bad_request(
                     f"messages.{index}.content: thinking blocks may only be in `assistant` messages"
