@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 from deepinfer_core.errors import EngineError, ModelLoadError
 from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
+from deepinfer_core.ops.reference.gemm import packs
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.plugin_api.records import ModelSpec
 from deepinfer_core.testing.forward import HandRunner
@@ -19,9 +22,18 @@ from deepinfer_core.weights.checkpoint import open_checkpoint
 from safetensors.torch import load_file, save_file
 
 
-def load(directory: Path, dtype: str = "float32", **options: Any) -> DecoderModel:
+PLAIN = {"gemm.dense": "torch.invariant"}
+"""The kernel that leaves weights as checkpoints hold them."""
+
+
+def load(
+    directory: Path,
+    dtype: str = "float32",
+    overrides: Mapping[str, str] = PLAIN,
+    **options: Any,
+) -> DecoderModel:
     checkpoint = open_checkpoint(directory, **options)
-    model = build_model(checkpoint.info, reference_table(), dtype=dtype)
+    model = build_model(checkpoint.info, reference_table(overrides=overrides), dtype=dtype)
     load_weights(model, checkpoint, device="cpu")
     return model
 
@@ -65,6 +77,21 @@ def test_views_cover_fused_parameters_without_overlap(tmp_path: Path) -> None:
     for view in views.values():
         view.zero_()
     assert all(not parameter.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_kernel_lays_weights_out_anew_in_their_place(dtype: str, tmp_path: Path) -> None:
+    directory = write_tiny_checkpoint(tmp_path, "qwen2")
+    prepared, plain = load(directory, dtype, {}), load(directory, dtype)
+    sizes, plain_sizes = (sum(p.nbytes for p in m.parameters()) for m in (prepared, plain))
+    assert sizes == plain_sizes
+    for a, b in zip(prepared.modules(), plain.modules(), strict=True):
+        if isinstance(a, Linear):
+            assert a.weight.is_mkldnn == packs(b.weight.dtype)
+            assert not b.weight.is_mkldnn
+            for rows in (0, 1, 3, 17):
+                x = torch.randn(rows, b.weight.shape[1], dtype=b.weight.dtype)
+                torch.testing.assert_close(a(x), b(x), rtol=1e-2, atol=1e-2)
 
 
 def test_weights_are_converted_to_the_models_dtype(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """From a checkpoint to a model with its weights in place: build on meta, check, then stream.
 
 Weights exist once: parameters are allocated on the device and each checkpoint tensor is copied
-into its place, converted on the way.
+into its place, converted on the way. What a kernel lays out anew exists twice for one matrix at a
+time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable
@@ -66,8 +68,12 @@ def load_weights(
     views = checkpoint_views(model)
     if source is None:
         fill_dummy(views, progress)
-        return
-    for name in names:
-        source.read_into(name, views[name])
-        if progress is not None:
-            progress(name, views[name].nbytes)
+    else:
+        for name in names:
+            source.read_into(name, views[name])
+            if progress is not None:
+                progress(name, views[name].nbytes)
+    views.clear()  # they would keep what a kernel lays out anew
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.prepare()

@@ -18,6 +18,7 @@ SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 _DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS)}
 _SCHEMES = {"quant.act": SCHEMES, "gemm.scaled": SCHEMES}
 _REFERENCE_PLANS = {"attn.paged": "paged_plan:plan_paged", "kv.store": "kv:plan_store"}
+_REFERENCE_PREPARES = {"gemm.dense": "gemm:prepare"}
 _NOT_GRAPH_SAFE = frozenset({"attn.paged", "moe.experts"})
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {
@@ -51,6 +52,7 @@ def _reference(spec: OpSpec) -> KernelSpec:
         target=spec.reference,
         caps=_caps(spec, is_invariant=is_invariant),
         plan=_target(_REFERENCE_PLANS.get(spec.name)),
+        prepare=_target(_REFERENCE_PREPARES.get(spec.name)),
         priority=0,
     )
 

@@ -43,6 +43,8 @@ class OpSpec:
     """Runs in every step: a reference kernel for it on an accelerator is worth a warning."""
     previous: str | None = None
     """`module:attribute` of `adapt(fn)`, which makes a kernel of major - 1 serve this major."""
+    weight: str | None = None
+    """The parameter that a kernel may have prepared at load, see `KernelSpec.prepare`."""
 
     @property
     def key(self) -> str:
@@ -72,6 +74,7 @@ def op(
     features: Iterable[str] = (),
     hot: bool = True,
     previous: str | None = None,
+    weight: str | None = None,
 ) -> Callable[[F], F]:
     """Record a signature stub as the spec of an op; the function itself is returned unchanged.
 
@@ -82,7 +85,14 @@ def op(
 
     def record(stub: F) -> F:
         spec = make_spec(
-            name, stub, major=major, tier=tier, features=features, hot=hot, previous=previous
+            name,
+            stub,
+            major=major,
+            tier=tier,
+            features=features,
+            hot=hot,
+            previous=previous,
+            weight=weight,
         )
         if name in OP_SPECS:
             raise ValueError(f"op {name} has two specs")
@@ -101,6 +111,7 @@ def make_spec(
     features: Iterable[str] = (),
     hot: bool = True,
     previous: str | None = None,
+    weight: str | None = None,
 ) -> OpSpec:
     """Build a spec from a stub without recording it.
 
@@ -124,4 +135,5 @@ def make_spec(
         features=frozenset(features),
         hot=hot,
         previous=previous,
+        weight=weight,
     )

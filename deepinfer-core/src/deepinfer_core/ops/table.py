@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.errors import ConfigError, EngineError, PluginError
 from deepinfer_core.ops.builtin import reference_kernels
@@ -26,15 +26,19 @@ from deepinfer_core.plugin_api.kernel import FEATURES, KernelSpec, Problem
 from deepinfer_core.plugin_api.records import KernelPolicy
 from deepinfer_core.plugin_api.target import load_target
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 logger = logging.getLogger(__name__)
 
 PlanFunction = Callable[[Problem, Any], object]
+PrepareFunction = Callable[[Problem, "Tensor"], "Tensor"]
 
 
 class BoundOp:
     """A kernel that was chosen for one problem; call it as the op's signature says."""
 
-    __slots__ = ("fn", "plan_fn", "plan_key", "problem", "provider")
+    __slots__ = ("fn", "plan_fn", "plan_key", "prepare_fn", "problem", "provider")
 
     def __init__(
         self,
@@ -43,16 +47,22 @@ class BoundOp:
         provider: str,
         problem: Problem,
         plan_fn: PlanFunction | None = None,
+        prepare_fn: PrepareFunction | None = None,
     ) -> None:
         self.fn = fn
         self.provider = provider
         self.problem = problem
         self.plan_fn = plan_fn
+        self.prepare_fn = prepare_fn
         self.plan_key = plan_key(provider, problem)
         """Equal for bound ops that can share one plan per step; the role does not count."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
+
+    def prepare(self, weight: Tensor) -> Tensor:
+        """The weight as the kernel wants it laid out, or the weight itself. Not for the step."""
+        return weight if self.prepare_fn is None else self.prepare_fn(self.problem, weight)
 
     def __repr__(self) -> str:
         return f"BoundOp({describe_problem(self.problem)} -> {self.provider})"
@@ -152,9 +162,9 @@ class OpTable:
         if unknown := problem.features - FEATURES:
             raise EngineError(f"op {problem.op} bound with unknown features {sorted(unknown)}")
         choice = select(spec, problem, self._kernels, self._rules)
-        fn, plan_fn = _load_kernel(choice.kernel, spec)
+        bound = _load_kernel(choice.kernel, spec, problem)
         self._choices[problem] = choice
-        return BoundOp(fn, provider=choice.provider, problem=problem, plan_fn=plan_fn)
+        return bound
 
 
 def make_op_table(
@@ -225,12 +235,11 @@ def _check_overrides(
                 )
 
 
-def _load_kernel(
-    kernel: KernelSpec, spec: OpSpec
-) -> tuple[Callable[..., Any], PlanFunction | None]:
+def _load_kernel(kernel: KernelSpec, spec: OpSpec, problem: Problem) -> BoundOp:
     try:
         fn = load_target(kernel.target)
         plan_fn = load_target(kernel.plan) if kernel.plan else None
+        prepare_fn = load_target(kernel.prepare) if kernel.prepare else None
     except Exception as error:
         raise PluginError(
             f"kernel {kernel.provider} of {op_name(kernel.op)} cannot be imported: "
@@ -240,7 +249,9 @@ def _load_kernel(
         ) from error
     if needs_adapter(kernel, spec) and spec.previous:
         fn = load_target(spec.previous)(fn)
-    return fn, plan_fn
+    return BoundOp(
+        fn, provider=kernel.provider, problem=problem, plan_fn=plan_fn, prepare_fn=prepare_fn
+    )
 
 
 def reference_table(**options: Any) -> OpTable:

@@ -91,6 +91,12 @@ class KernelSpec:
     """Bytes of scratch memory."""
     plan: str | None = None
     """`module:attribute` of `plan(problem, meta) -> object`, called once per step."""
+    prepare: str | None = None
+    """`module:attribute` of `prepare(problem, weight) -> Tensor`, called once per weight at load.
+
+    The kernel is then given the result in the weight's place, which is freed. It must take plain
+    weights too: a matrix that also serves another purpose, such as a tied embedding, stays plain.
+    """
     fake: str | None = None
     """`module:attribute` of the shape function."""
     priority: int = 20

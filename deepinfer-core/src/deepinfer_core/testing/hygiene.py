@@ -79,7 +79,9 @@ def check_kernel(kernel: KernelSpec) -> None:
     assert not foreign, f"claims features that {spec.name} does not have: {sorted(foreign)}"
     served = {spec.major} | ({spec.major - 1} if spec.previous else set())
     assert op_major(kernel.op) in served, f"claims {kernel.op}, core serves {sorted(served)}"
-    for target in (kernel.plan, kernel.fake):
+    if kernel.prepare is not None:
+        assert spec.weight, f"prepares a weight, but {spec.name} has none"
+    for target in (kernel.plan, kernel.prepare, kernel.fake):
         if target is not None:
             load_target(target)
     fn = load_target(kernel.target)

@@ -15,7 +15,7 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import op_name
 from deepinfer_core.ops.table import BoundOp, reference_table
 from deepinfer_core.plugin_api import load_target
-from deepinfer_core.testing.case import flatten
+from deepinfer_core.testing.case import Call, flatten
 from deepinfer_core.testing.compare import assert_same_bits
 from deepinfer_core.testing.trial import Trial, judge, run
 
@@ -24,11 +24,16 @@ BATCH = 70
 
 
 def check_numerics(trial: Trial) -> None:
-    """The outputs are the truth, and inputs are as they were; strided rows are fine."""
+    """The outputs are the truth, and inputs are as they were; strided rows are fine.
+
+    A kernel that prepares weights takes plain ones too.
+    """
     bound = trial.bind()
     for strided in (False, True):
-        for seed, num_tokens in enumerate(trial.case.token_counts):
-            _check_call(trial, bound, num_tokens, seed, strided)
+        for is_prepared in (True, False) if bound.prepare_fn else (True,):
+            for seed, num_tokens in enumerate(trial.case.token_counts):
+                call = trial.call(num_tokens, seed, strided=strided)
+                _check_call(trial, bound, call, is_prepared=is_prepared)
 
 
 def check_exact(trial: Trial) -> None:
@@ -47,7 +52,7 @@ def check_exact(trial: Trial) -> None:
 
 def check_empty(trial: Trial) -> None:
     """No tokens give no rows."""
-    _check_call(trial, trial.bind(), 0, 0, False)
+    _check_call(trial, trial.bind(), trial.call(0))
 
 
 def check_deterministic(trial: Trial) -> None:
@@ -137,14 +142,13 @@ def check_fake(trial: Trial) -> None:
             )
 
 
-def _check_call(trial: Trial, bound: BoundOp, num_tokens: int, seed: int, strided: bool) -> None:
-    call = trial.call(num_tokens, seed, strided=strided)
+def _check_call(trial: Trial, bound: BoundOp, call: Call, *, is_prepared: bool = True) -> None:
     before = {
         name: value.clone()
         for name, value in call.kwargs.items()
         if isinstance(value, Tensor) and name not in call.writes
     }
-    outputs = call.observe(run(bound, call.kwargs))
+    outputs = call.observe(run(bound, call.kwargs, is_prepared=is_prepared))
     for name, value in before.items():
         assert_same_bits(call.kwargs[name], value, f"input {name} was modified")
     judge(outputs, trial.numerics, call)

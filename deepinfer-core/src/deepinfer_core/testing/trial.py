@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import UnsupportedOpError
+from deepinfer_core.ops import OP_SPECS
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import op_name
 from deepinfer_core.ops.table import BoundOp, make_op_table
@@ -72,8 +73,15 @@ class Trial:
         return self.case.build(self.maker(seed, strided=strided), num_tokens)
 
 
-def run(bound: BoundOp, kwargs: Mapping[str, Any]) -> Any:
-    """Call a kernel as a layer does, with this step's plan if it makes one."""
+def run(bound: BoundOp, kwargs: Mapping[str, Any], *, is_prepared: bool = True) -> Any:
+    """Call a kernel as a layer does, with this step's plan if it makes one.
+
+    Args:
+        is_prepared: whether the kernel gets the weight as it prepared it, if it does.
+    """
+    weight = OP_SPECS[bound.problem.op].weight
+    if weight is not None and is_prepared:
+        kwargs = {**kwargs, weight: bound.prepare(kwargs[weight])}
     meta = kwargs.get("meta")
     if isinstance(meta, AttentionMeta):
         meta.plans.clear()

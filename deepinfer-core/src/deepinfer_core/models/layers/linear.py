@@ -35,6 +35,10 @@ class Linear(nn.Module):
             out_features=out_features,
         )
 
+    def prepare(self) -> None:
+        """Lay the weight out as the kernel wants it, once it is loaded."""
+        self.weight = nn.Parameter(self.gemm.prepare(self.weight.data), requires_grad=False)
+
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
         y: Tensor = self.gemm(x, self.weight, self.bias)

@@ -11,6 +11,7 @@ from torch import Tensor, dtype
 
 from deepinfer_core.host_machine import cpu_features
 from deepinfer_core.ops.reference.quant import BLOCK, find_scheme
+from deepinfer_core.plugin_api.kernel import Problem
 
 MIN_ROWS_TO_WIDEN = 8
 """float16 rows from which converting the weights costs less than slow products: measured."""
@@ -20,10 +21,26 @@ MAX_FLAT_SIZE = 3072
 """float32 rows, and numbers in them, up to which weight @ x^T is quicker than x @ weight^T, by a
 third, while beyond it is slower: measured with weights of 576 to 4096 columns."""
 
+PACKED_FOR_ROWS = 16
+"""The batch that a packed layout is chosen for: measured, good for any."""
+MIN_PACKED_ROWS = 4
+"""float32 rows below which a product with a packed weight takes longer than with so many."""
+
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.dense`."""
     return linear(x, weight, bias)
+
+
+def prepare(problem: Problem, weight: Tensor) -> Tensor:
+    """The `prepare` of `gemm.dense`: oneDNN's own layout, where it multiplies quicker from it.
+
+    Without it each product of several rows lays the weight out anew.
+    """
+    if weight.device.type != "cpu" or not packs(weight.dtype):
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+    return packed
 
 
 def scaled(
@@ -44,6 +61,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Choices for the CPU were measured with weights larger than the caches.
     """
     num_rows = x.shape[0]
+    if weight.is_mkldnn:
+        return _packed_linear(x, weight, bias)
     if x.device.type != "cpu" or not num_rows:
         return F.linear(x, weight, bias)
     if x.dtype == torch.float32 and has_onednn():
@@ -102,6 +121,26 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # F.linear takes another library for float32, a sixth slower and less steady in its rounding.
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
     return out
+
+
+def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    num_rows = x.shape[0]
+    if not num_rows:
+        return x.new_empty(0, weight.shape[0])
+    if x.dtype == torch.float32 and num_rows < MIN_PACKED_ROWS:
+        return _onednn_linear(F.pad(x, (0, 0, 0, MIN_PACKED_ROWS - num_rows)), weight, bias)[
+            :num_rows
+        ]
+    return _onednn_linear(x, weight, bias)
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Whether weights of this dtype get oneDNN's own layout on this CPU."""
+    if not has_onednn():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def _flat_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

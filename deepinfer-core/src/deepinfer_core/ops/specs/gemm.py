@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor, dtype
 
 
-@op("gemm.dense", major=1, tier=0, features={"bias"})
+@op("gemm.dense", major=1, tier=0, features={"bias"}, weight="weight")
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply rows by a weight matrix that lies as checkpoints hold it.
 
     Args:
         x: [T, K]; rows may be strided.
-        weight: [N, K] in the dtype of x.
+        weight: [N, K] in the dtype of x, or what the kernel's `prepare` made of it.
         bias: [N] in the dtype of x, or None.
 
     Returns:
