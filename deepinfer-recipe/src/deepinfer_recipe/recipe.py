@@ -162,8 +162,13 @@ class DeepseekRecipe:
 
 
 def _needed_constraint(request: ConversationRequest) -> OutputConstraint | None:
-    """Return the constraint that the request relies on; free tool calls rely on none."""
+    """Return the constraint that the request relies on; calls that the model is free to make, in
+    the form that it likes, rely on none.
+    """
     conversation = request.conversation
-    if conversation.shows_tools and not any(tool.strict for tool in conversation.tools):
+    is_free = conversation.tool_choice != "required" and not any(
+        tool.strict for tool in conversation.tools
+    )
+    if conversation.shows_tools and is_free:
         return None
     return request.inference_options.output_constraint

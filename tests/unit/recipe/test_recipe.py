@@ -60,6 +60,8 @@ def test_only_what_the_request_relies_on_is_a_constraint(recipe):
     assert recipe.encode(tools).constraint is None
     strict = {"type": "function", "function": {"name": "f", "strict": True}}
     assert recipe.encode({**tools, "tools": [strict]}).constraint.kind == "tool_call"
+    required = {**tools, "tool_choice": "required", "thinking": {"type": "disabled"}}
+    assert recipe.encode(required).constraint.kind == "tool_call_required"
     json_word = [{"role": "user", "content": "json"}]
     chat = {"messages": json_word, "response_format": {"type": "json_object"}}
     assert recipe.encode(chat).constraint.kind == "json"

@@ -17,6 +17,7 @@ from deepinfer_core.faces.protocol import EngineProtocol
 from deepinfer_core.faces.sample import Sample, make_sample
 from deepinfer_core.observe.metrics import EngineMetrics, Totals
 from deepinfer_core.outputs import OutputDelta, RequestOutput
+from deepinfer_core.plugin_api.recipe import ReplyParser
 from deepinfer_core.request import Request
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.text.tokenizer import Tokenizer
@@ -55,7 +56,6 @@ class Frontend:
             engine refuses the prompt, EngineError when the engine has stopped.
         """
         name = self.new_request_id() if request_id is None else request_id
-        params = _with_stops(params, encoded.stop_token_ids)
 
         def done(generation: Generation) -> None:
             self._running.pop(name, None)
@@ -125,14 +125,19 @@ class Frontend:
 
     def _add(self, encoded: EncodedPrompt, params: SamplingParams, priority: int) -> list[Sample]:
         make_parser = encoded.make_parser
-        parsers = [] if make_parser is None else [make_parser() for _ in range(params.n)]
-        requests = self._engine.add(encoded.token_ids, params, priority=priority)
+        parsers: list[ReplyParser | None] = [None] * params.n
+        if make_parser is not None:
+            parsers = [make_parser() for _ in range(params.n)]
+        requests = self._engine.add(
+            encoded.token_ids, _with_stops(params, encoded.stop_token_ids), priority=priority
+        )
         return [
             make_sample(
                 request,
                 self._tokenizer,
                 continues_text=encoded.continues_text,
-                parser=parsers[request.sample_index] if parsers else None,
+                parser=parsers[request.sample_index],
+                end_token_ids=frozenset(encoded.stop_token_ids) - {*params.stop_token_ids},
             )
             for request in requests
         ]

@@ -33,15 +33,21 @@ class Sample:
 
     Args:
         reader: None: no recipe reads the ids, and the answer is the text.
+        end_token_ids: stop tokens that are none to the caller, but the end of the model's turn.
     """
 
     __slots__ = (
-        "_parts", "_reader", "_reply", "_text", "error", "finish_reason", "num_seen", "request",
-        "stop_reason",
+        "_end_token_ids", "_parts", "_reader", "_reply", "_text", "error", "finish_reason",
+        "num_seen", "request", "stop_reason",
     )  # fmt: skip
 
     def __init__(
-        self, request: Request, text: OutputText, reader: ReplyReader | None = None
+        self,
+        request: Request,
+        text: OutputText,
+        reader: ReplyReader | None = None,
+        *,
+        end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.request = request
         self.num_seen = 0
@@ -52,6 +58,7 @@ class Sample:
         """The recipe's parser failed."""
         self._text = text
         self._reader = reader
+        self._end_token_ids = end_token_ids
         self._parts: list[str] = []
         self._reply = Reply()
 
@@ -75,7 +82,9 @@ class Sample:
             self.num_seen = delta.num_tokens_kept
             self.finish_reason, self.stop_reason = "stop", delta.matched
         elif reason is not None:
-            self.finish_reason, self.stop_reason = reason, request.stop_reason
+            self.finish_reason = reason
+            if request.stop_reason not in self._end_token_ids:
+                self.stop_reason = request.stop_reason
         self._parts.append(text)
         return Added(start, text, self._read(start, text, hides_last=has_stop_token))
 
@@ -143,13 +152,19 @@ class Sample:
 
 
 def make_sample(
-    request: Request, tokenizer: Tokenizer, *, continues_text: bool, parser: ReplyParser | None
+    request: Request,
+    tokenizer: Tokenizer,
+    *,
+    continues_text: bool,
+    parser: ReplyParser | None = None,
+    end_token_ids: frozenset[int] = frozenset(),
 ) -> Sample:
     """The sample of a request that was just added.
 
     Args:
         continues_text: as in `EncodedPrompt`.
         parser: None: the answer is the text.
+        end_token_ids: as in `Sample`.
     """
     params = request.params
     text = OutputText(
@@ -159,11 +174,11 @@ def make_sample(
         min_tokens=params.min_tokens,
         continues_text=continues_text,
     )
-    if parser is None:
-        return Sample(request, text)
-    reader = ReplyReader(
-        parser,
-        stop=params.stop,
-        include_stop_str_in_output=params.include_stop_str_in_output,
-    )
-    return Sample(request, text, reader)
+    reader: ReplyReader | None = None
+    if parser is not None:
+        reader = ReplyReader(
+            parser,
+            stop=params.stop,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+        )
+    return Sample(request, text, reader, end_token_ids=end_token_ids)
