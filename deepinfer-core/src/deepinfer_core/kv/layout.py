@@ -17,7 +17,7 @@ from deepinfer_core.errors import ConfigError
 MAX_PADDING = 0.1
 """Share of a page that a group may leave unused to keep the hit granularity small."""
 
-GroupKind = Literal["full", "window"]
+GroupKind = Literal["full", "window", "latent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,13 @@ class LayerKV:
     """Tokens visible including the current one; only for kind `window`."""
 
     @property
+    def num_planes(self) -> int:
+        """Rows per token: a key and a value, or a latent that serves as both."""
+        return 1 if self.kind == "latent" else 2
+
+    @property
     def bytes_per_token(self) -> int:
-        """Key and value."""
-        return 2 * self.num_kv_heads * self.head_dim * self.dtype_bytes
+        return self.num_planes * self.num_kv_heads * self.head_dim * self.dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)

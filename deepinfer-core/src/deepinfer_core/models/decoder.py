@@ -15,6 +15,7 @@ from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.layers.attention import Attention
 from deepinfer_core.models.layers.embedding import VocabMatrix
+from deepinfer_core.models.layers.latent_attention import LatentAttention
 from deepinfer_core.models.layers.mlp import GatedMLP
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
@@ -34,7 +35,11 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(
             ops, size, eps, dtype=dtype, role="attn.norm", residual=layer > 0
         )
-        self.self_attn = Attention(ops, config, window_size=config.windows[layer], dtype=dtype)
+        self.self_attn: nn.Module
+        if config.latent is not None:
+            self.self_attn = LatentAttention(ops, config, config.latent, dtype=dtype)
+        else:
+            self.self_attn = Attention(ops, config, window_size=config.windows[layer], dtype=dtype)
         self.post_attention_layernorm = RMSNorm(
             ops, size, eps, dtype=dtype, role="mlp.norm", residual=True
         )
@@ -131,6 +136,14 @@ class DecoderModel(nn.Module):
     def layer_kv(self) -> list[LayerKV]:
         """What each attention layer stores per token, in layer order."""
         config = self.config
+        if config.latent is not None:
+            row = LayerKV(
+                kind="latent",
+                num_kv_heads=1,
+                head_dim=config.latent.row_dim,
+                dtype_bytes=self.dtype.itemsize,
+            )
+            return [row] * config.num_layers
         return [
             LayerKV(
                 kind="full" if window_size is None else "window",

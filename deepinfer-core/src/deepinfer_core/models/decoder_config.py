@@ -26,6 +26,40 @@ class MoeConfig:
     """The weights of the chosen experts sum to 1."""
     layers: frozenset[int]
     """Layers that have experts; the others have one dense MLP."""
+    scoring: str = "softmax"
+    """As in the op `moe.route`."""
+    has_bias: bool = False
+    """The choice of experts is corrected by a learned bias."""
+    num_groups: int = 1
+    top_groups: int = 1
+    scale: float = 1.0
+    """Factor of the weights."""
+    wide_router: bool = False
+    """The router computes in float32, whatever the model's dtype."""
+    num_shared_experts: int = 0
+    """Experts that every token goes through, as one MLP of so many times the size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1)."""
+
+    q_rank: int | None
+    """None: queries are projected at once."""
+    kv_rank: int
+    nope_head_dim: int
+    """Of the part of a query or key that is not rotated."""
+    rope_head_dim: int
+    v_head_dim: int
+
+    @property
+    def q_head_dim(self) -> int:
+        return self.nope_head_dim + self.rope_head_dim
+
+    @property
+    def row_dim(self) -> int:
+        """Of what the cache holds per token: the latent and the rotated key."""
+        return self.kv_rank + self.rope_head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +84,10 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     """Per layer: tokens visible including the current one; None sees everything."""
     rope: RopeConfig
+    attention_scale: float
     moe: MoeConfig | None = None
-
-    @property
-    def attention_scale(self) -> float:
-        return float(self.head_dim**-0.5)
+    latent: LatentConfig | None = None
+    """Instead of keys and values per head; then `head_dim` is that of a query."""
 
 
 def read_decoder_config(
@@ -67,6 +100,7 @@ def read_decoder_config(
     qk_norm: bool = False,
     default_head_dim: int | None = None,
     moe: MoeConfig | None = None,
+    latent: LatentConfig | None = None,
 ) -> DecoderConfig:
     """Read the fields that all families share; the family passes the rest.
 
@@ -81,8 +115,12 @@ def read_decoder_config(
         raise ModelLoadError(
             f"{raw.source}: {num_q_heads} query heads do not divide over {num_kv_heads} kv heads"
         )
-    head_dim = read_head_dim(raw, default_head_dim)
-    rope = read_rope(raw, head_dim=head_dim, max_position=raw.size("max_position_embeddings"))
+    head_dim = read_head_dim(raw, default_head_dim) if latent is None else latent.q_head_dim
+    rope = read_rope(
+        raw,
+        head_dim=head_dim if latent is None else latent.rope_head_dim,
+        max_position=raw.size("max_position_embeddings"),
+    )
     return DecoderConfig(
         vocab_size=raw.size("vocab_size"),
         hidden_size=raw.size("hidden_size"),
@@ -100,7 +138,9 @@ def read_decoder_config(
         qk_norm=qk_norm,
         windows=tuple(windows),
         rope=rope,
+        attention_scale=head_dim**-0.5,
         moe=moe,
+        latent=latent,
     )
 
 

@@ -38,6 +38,11 @@ BUILTIN_MODELS: tuple[ModelSpec, ...] = (
         target="deepinfer_core.models.qwen:Qwen3Moe",
         architectures=("Qwen3MoeForCausalLM",),
     ),
+    ModelSpec(
+        name="deepseek_v3",
+        target="deepinfer_core.models.deepseek_v3:DeepseekV3",
+        architectures=("DeepseekV3ForCausalLM",),
+    ),
 )
 
 

@@ -41,6 +41,8 @@ class RopeConfig:
     truncate: bool = True
     frequency_factors: tuple[float, ...] = ()
     """[rotary_dim / 2], for `factors` only."""
+    is_interleaved: bool = False
+    """Neighbors rotate together, instead of the two halves."""
 
     @property
     def reachable_position(self) -> int:

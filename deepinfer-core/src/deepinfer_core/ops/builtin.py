@@ -17,21 +17,30 @@ SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 
 _DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS)}
 _SCHEMES = {"quant.act": SCHEMES, "gemm.scaled": SCHEMES}
-_REFERENCE_PLANS = {"attn.paged": "paged_plan:plan_paged", "kv.store": "kv:plan_store"}
+_REFERENCE_PLANS = {
+    "attn.paged": "paged_plan:plan_paged",
+    "attn.mla": "paged_plan:plan_paged",
+    "kv.store": "kv:plan_store",
+}
 _REFERENCE_PREPARES = {"gemm.dense": "gemm:prepare"}
-_NOT_GRAPH_SAFE = frozenset({"attn.paged", "moe.experts"})
+_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "moe.experts"})
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {
     "act.silu_mul": "invariant_act:silu_mul",
     "attn.paged": "invariant_attn:paged",
+    "attn.mla": "invariant_attn:mla",
     "comm.all_reduce": "invariant_comm:all_reduce",
     "comm.reduce_scatter": "invariant_comm:reduce_scatter",
     "gemm.dense": "invariant_gemm:dense",
+    "gemm.batched": "invariant_gemm:batched",
     "gemm.scaled": "invariant_gemm:scaled",
     "moe.experts": "invariant_moe:experts",
 }
 """Ops whose quick reference rounds a row differently in another batch, and what does not."""
-_INVARIANT_PLANS = {"attn.paged": "invariant_plan:plan_paged"}
+_INVARIANT_PLANS = {
+    "attn.paged": "invariant_plan:plan_paged",
+    "attn.mla": "invariant_plan:plan_paged",
+}
 
 
 def reference_kernels() -> list[KernelSpec]:

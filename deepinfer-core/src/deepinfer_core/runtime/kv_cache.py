@@ -77,7 +77,8 @@ def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[Lay
     """Each layer's key and value views over the pool, in model layer order.
 
     LAYOUT: a page holds [layer of the group][k | v][block_size][num_kv_heads][head_dim], so a view
-    is contiguous inside a block and strided by `page_bytes` from block to block.
+    is contiguous inside a block and strided by `page_bytes` from block to block. A latent layer
+    has one plane, which is both views.
     """
     num_blocks = pool.shape[0]
     typed = pool.view(dtype)
@@ -87,9 +88,10 @@ def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[Lay
         shape = (num_blocks, group.block_size, kv.num_kv_heads, kv.head_dim)
         size = group.block_size * kv.num_kv_heads * kv.head_dim
         for order, layer in enumerate(group.layers):
-            start = 2 * order * size
-            caches[layer] = LayerCache(
-                k_cache=typed[:, start : start + size].view(shape),
-                v_cache=typed[:, start + size : start + 2 * size].view(shape),
-            )
+            first = kv.num_planes * order
+            planes = [
+                typed[:, plane * size : (plane + 1) * size].view(shape)
+                for plane in range(first, first + kv.num_planes)
+            ]
+            caches[layer] = LayerCache(k_cache=planes[0], v_cache=planes[-1])
     return [caches[layer] for layer in range(len(caches))]

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,15 +49,12 @@ def check_paged_rows(trial: Trial) -> None:
         for row, (sequence, _, _) in enumerate(chunks):
             tables[row, : counts[sequence]] = blocks[sequence].cpu()
         bounds = [length + row % 3 for row, (_, length) in enumerate(requests)]
-        kwargs: dict[str, Any] = {
-            "q": torch.cat([queries[s][first : first + n] for s, first, n in chunks]),
-            "k_cache": caches[0],
-            "v_cache": caches[1],
-            "meta": make_meta(requests, bounds, tables, size, make.device),
-            "scale": build.geometry.scale,
-            **extras,
-        }
-        return list(torch.split(run(bound, kwargs), [n for _, _, n in chunks]))
+        kwargs = build.arguments(
+            torch.cat([queries[s][first : first + n] for s, first, n in chunks]),
+            *caches,
+            make_meta(requests, bounds, tables, size, make.device),
+        )
+        return list(torch.split(run(bound, kwargs | extras), [n for _, _, n in chunks]))
 
     if is_varlen:
         whole = [attend([(s, 0, n)])[0] for s, n in enumerate(lengths)]
@@ -86,8 +82,8 @@ def check_paged_far(trial: Trial) -> None:
     tables = near["meta"].block_tables
     meta = replace(near["meta"], block_tables=torch.where(tables > 0, tables + shift, 0))
     extras = build.extras(make)
-    kwargs = {**near, **caches, "meta": meta, "scale": build.geometry.scale, **extras}
-    o = flatten(run(trial.bind(), kwargs))[0]
+    kwargs = build.arguments(near["q"], caches["k_cache"], caches["v_cache"], meta)
+    o = flatten(run(trial.bind(), kwargs | extras))[0]
     assert_close(o, attend_in_full(near, build, extras)[0], trial.numerics, "o")
 
 
@@ -98,8 +94,12 @@ def check_store_far(trial: Trial) -> None:
         NotPossibleError: the machine cannot hold such a cache.
     """
     near = trial.call(max(trial.case.token_counts))
-    k, v = near.kwargs["k_cache"], near.kwargs["v_cache"]
+    is_latent = near.kwargs["v_cache"] is None
+    k = near.kwargs["k_cache"]
+    v = k if is_latent else near.kwargs["v_cache"]
     caches, shift = _far_caches(k, v, is_strided="strided_cache" in trial.case.features)
+    if is_latent:
+        del caches["v_cache"]
     slots = near.kwargs["slot_mapping"]
     moved = torch.where(slots >= 0, slots + shift * k.shape[1], slots)
     run(trial.bind(), {**near.kwargs, **caches, "slot_mapping": moved})

@@ -27,6 +27,7 @@ STANDARD_DTYPES = ("float32", "bfloat16", "float16")
 SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 _FAR_LAWS: dict[str, Law] = {
     "attn.paged": cache_laws.check_paged_far,
+    "attn.mla": cache_laws.check_paged_far,
     "kv.store": cache_laws.check_store_far,
 }
 _HAS_SCHEMES = frozenset({"quant.act", "gemm.scaled"})
@@ -232,7 +233,7 @@ def _batch_law(trial: Trial) -> Law | None:
     rows = OP_CASES[op].rows
     if rows:
         return partial(laws.check_rows, rows=rows)
-    if op != "attn.paged":
+    if op not in ("attn.paged", "attn.mla"):
         return laws.check_item_by_item
     # The law makes its own batches, so it needs each set of features once.
     batches = "mixed" if "varlen" in trial.kernel.caps.features else "decode"

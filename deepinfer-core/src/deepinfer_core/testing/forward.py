@@ -111,4 +111,5 @@ def _empty_cache(
     layer: LayerKV, num_blocks: int, block_size: int, dtype: torch.dtype
 ) -> LayerCache:
     shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
-    return LayerCache(*(torch.full(shape, GARBAGE, dtype=dtype) for _ in range(2)))
+    planes = [torch.full(shape, GARBAGE, dtype=dtype) for _ in range(layer.num_planes)]
+    return LayerCache(k_cache=planes[0], v_cache=planes[-1])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import MoeConfig
 from deepinfer_core.models.layers.linear import Linear
+from deepinfer_core.models.layers.mlp import GatedMLP
 from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.ops.table import OpTable
 
@@ -46,26 +47,62 @@ class Experts(nn.Module):
             yield f"{path}.{expert}.down_proj.weight", w2
 
 
-class SparseMoE(nn.Module):
-    """Each token goes through the K experts that its router scores highest."""
+class Router(Linear):
+    """Chooses K experts for each token, and how much each counts."""
 
     def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
-        super().__init__()
-        self.top_k = moe.num_experts_per_token
-        self.renormalize = moe.renormalize
-        self.gate = Linear(ops, hidden_size, moe.num_experts, dtype=dtype, role="moe.gate")
+        dtype = "float32" if moe.wide_router else dtype
+        super().__init__(ops, hidden_size, moe.num_experts, dtype=dtype, role="moe.gate")
+        self.e_score_correction_bias = (
+            empty_parameter(moe.num_experts, dtype="float32") if moe.has_bias else None
+        )
+        self.moe = moe
+        features = {
+            "bias": moe.has_bias,
+            "groups": moe.num_groups > 1,
+            "renormalize": moe.renormalize,
+            moe.scoring: moe.scoring != "softmax",
+        }
         self.route = ops.bind(
             "moe.route",
             dtype=dtype,
             role="moe.route",
-            features=("renormalize",) if moe.renormalize else (),
+            features=[name for name, is_used in features.items() if is_used],
             num_experts=moe.num_experts,
             top_k=moe.num_experts_per_token,
         )
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, C] -> ids [T, K] int32 and weights [T, K] float32."""
+        moe = self.moe
+        ids, weights = self.route(
+            self(x.float() if moe.wide_router else x),
+            moe.num_experts_per_token,
+            scoring=moe.scoring,
+            bias=self.e_score_correction_bias,
+            num_groups=moe.num_groups,
+            top_groups=moe.top_groups,
+            renormalize=moe.renormalize,
+            scale=moe.scale,
+        )
+        return ids, weights
+
+
+class SparseMoE(nn.Module):
+    """Each token goes through the K experts that its router scores highest, and shared ones."""
+
+    def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
+        super().__init__()
+        self.top_k = moe.num_experts_per_token
+        self.gate = Router(ops, hidden_size, moe, dtype=dtype)
         self.experts = Experts(ops, hidden_size, moe, dtype=dtype)
+        self.shared_experts = None
+        if moe.num_shared_experts:
+            shared_size = moe.num_shared_experts * moe.intermediate_size
+            self.shared_experts = GatedMLP(ops, hidden_size, shared_size, dtype=dtype, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, C] -> [T, C]."""
-        ids, weights = self.route(self.gate(x), self.top_k, renormalize=self.renormalize)
+        ids, weights = self.gate.choose(x)
         y: Tensor = self.experts(x, ids, weights)
-        return y
+        return y if self.shared_experts is None else y + self.shared_experts(x)

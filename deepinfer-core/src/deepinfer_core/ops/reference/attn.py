@@ -65,6 +65,32 @@ def paged(
     return o if lse is None else (o, lse)
 
 
+def mla(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.mla`."""
+    # One key head, whose values are its keys: what they hold beyond the latent is cut off.
+    rows = cache.unsqueeze(2)
+    q = torch.cat((q_latent, q_rope), dim=-1)
+    result = paged(q, rows, rows, meta, scale, plan=plan, return_lse=return_lse)
+    return take_latent(result, q_latent.shape[2])
+
+
+def take_latent(
+    result: Tensor | tuple[Tensor, Tensor], rank: int
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The first `rank` dims of o, which stands alone or with the normaliser."""
+    if isinstance(result, Tensor):
+        return result[..., :rank]
+    return result[0][..., :rank], result[1]
+
+
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.merge`."""
     # The floor keeps the difference of two empty sets from being nan.
@@ -88,7 +114,8 @@ def _attend_part(
 ) -> Tensor:
     """Attend with torch's own kernel: the rows of one part, [R * L, H, D] -> as many."""
     part, keys = steps.parts[number], steps.keys(number, window)
-    k, v = keys.gather(k_cache, steps.scratch, "k"), keys.gather(v_cache, steps.scratch, "v")
+    k = keys.gather(k_cache, steps.scratch, "k")
+    v = k if v_cache is k_cache else keys.gather(v_cache, steps.scratch, "v")
     num_reqs, num_kv_heads, _, head_dim = k.shape
     group = q.shape[1] // num_kv_heads
     if part.num_queries == 1:

@@ -32,6 +32,11 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear(x, weight, bias)
 
 
+def batched(x: Tensor, weight: Tensor) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.batched`."""
+    return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+
+
 def prepare(problem: Problem, weight: Tensor) -> Tensor:
     """The `prepare` of `gemm.dense`: oneDNN's own layout, where it multiplies quicker from it.
 

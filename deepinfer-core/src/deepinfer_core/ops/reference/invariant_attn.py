@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.attn import take_latent
 from deepinfer_core.ops.reference.invariant_plan import InvariantPlan, plan_paged
 from deepinfer_core.ops.reference.lanes import elementwise
 
@@ -52,6 +53,22 @@ def paged(
         o[rows] = _take_queries(part_o[..., : q.shape[2]], by_request).to(q.dtype)
         lse[rows] = _take_queries(part_lse.unsqueeze(-1), by_request).squeeze(-1)
     return (o, lse) if return_lse else o
+
+
+def mla(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.mla`."""
+    rows = cache.unsqueeze(2)
+    q = torch.cat((q_latent, q_rope), dim=-1)
+    result = paged(q, rows, rows, meta, scale, plan=plan, return_lse=return_lse)
+    return take_latent(result, q_latent.shape[2])
 
 
 def _make_tiles(by_request: Tensor, num_kv_heads: int, tile_queries: int) -> Tensor:

@@ -22,6 +22,19 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:num_rows]
 
 
+def batched(x: Tensor, weight: Tensor) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.batched`."""
+    num_rows, num_groups, width = x.shape
+    padded = x.new_zeros(num_groups, -(-num_rows // TILE) * TILE, width)
+    padded[:, :num_rows] = x.transpose(0, 1)
+    out = x.new_empty(padded.shape[1], num_groups, weight.shape[1])
+    matrices = weight.transpose(1, 2)
+    for first in range(0, num_rows, TILE):
+        rows = padded[:, first : first + TILE].contiguous()
+        out[first : first + TILE] = torch.bmm(rows, matrices).transpose(0, 1)
+    return out[:num_rows]
+
+
 def scaled(
     q: Tensor,
     scales: Tensor,

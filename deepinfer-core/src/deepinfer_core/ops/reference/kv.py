@@ -39,27 +39,30 @@ def plan_store(problem: Problem | None, meta: AttentionMeta) -> StorePlan:
 
 def store(
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slot_mapping: Tensor,
     plan: object | None = None,
 ) -> None:
     """See `deepinfer_core.ops.specs.kv.store`."""
     places = plan if isinstance(plan, StorePlan) else StorePlan(slot_mapping)
+    _store(k, k_cache, places)
+    if v is not None and v_cache is not None:
+        _store(v, v_cache, places)
+
+
+def _store(new: Tensor, cache: Tensor, places: StorePlan) -> None:
     if places.keep is not None:
         # Without asking a device how many rows count: the others write back what block 0 holds.
-        k, v = (
-            torch.where(places.keep, new, old[0, 0]) for new, old in ((k, k_cache), (v, v_cache))
-        )
-    block_size, width = k_cache.shape[1], k_cache.shape[2] * k_cache.shape[3]
-    for cache, new in ((k_cache, k), (v_cache, v)):
-        view = token_rows(cache, width)
-        if view is None:
-            cache.index_put_((places.slots // block_size, places.slots % block_size), new)
-            continue
-        flat, rows_per_block = view
-        flat.index_copy_(0, places.rows(block_size, rows_per_block), new.reshape(-1, width))
+        new = torch.where(places.keep, new, cache[0, 0])
+    block_size, width = cache.shape[1], cache.shape[2] * cache.shape[3]
+    view = token_rows(cache, width)
+    if view is None:
+        cache.index_put_((places.slots // block_size, places.slots % block_size), new)
+        return
+    flat, rows_per_block = view
+    flat.index_copy_(0, places.rows(block_size, rows_per_block), new.reshape(-1, width))
 
 
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:

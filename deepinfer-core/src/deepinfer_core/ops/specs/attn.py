@@ -61,6 +61,38 @@ def paged(
     """
 
 
+@op("attn.mla", major=1, tier=1, features={"varlen", "lse_out", "strided_cache"})
+def mla(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend causally to latents, which serve all heads as keys and as values.
+
+    Multi-head latent attention with its projections absorbed (DeepSeek-AI 2024, arXiv:2405.04434,
+    section 2.1): the score is s = scale * (q_latent.c + q_rope.r), the value is c.
+
+    Args:
+        q_latent: [T, H, R], queries in the space of the latents; tokens as in `attn.paged`.
+        q_rope: [T, H, Dr], rotated.
+        cache: [P, s, R + Dr] in the dtype of q: the latent c, then the rotated key r that all
+            heads share. Contiguous but for the block axis, as in `attn.paged`.
+        meta: the batch. Query lengths above one need the feature `varlen`.
+        scale: factor of the scores.
+        plan: what the kernel's `plan` made of the meta in this step, or None.
+        return_lse: also return the normaliser (`lse_out`).
+
+    Returns:
+        o [T, H, R] in the dtype of q, possibly strided; with `return_lse` also lse [T, H] float32.
+
+    What `attn.paged` says of caches and waiting holds here.
+    """
+
+
 @op("attn.merge", major=1, tier=0)
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """Combine attention over two disjoint sets of keys.

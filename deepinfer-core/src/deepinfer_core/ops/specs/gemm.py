@@ -27,6 +27,19 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
 
 
+@op("gemm.batched", major=1, tier=1)
+def batched(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply each group of a row by a matrix of its own.
+
+    Args:
+        x: [T, G, K]; any strides.
+        weight: [G, N, K] in the dtype of x; any strides.
+
+    Returns:
+        [T, G, N] in the dtype of x, possibly strided, accumulated in float32.
+    """
+
+
 @op("gemm.scaled", major=1, tier=0)
 def scaled(
     q: Tensor,

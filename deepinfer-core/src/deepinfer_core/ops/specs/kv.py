@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@op("kv.store", major=1, tier=0, features={"strided_cache"})
+@op("kv.store", major=1, tier=0, features={"strided_cache", "latent"})
 def store(
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slot_mapping: Tensor,
     plan: object | None = None,
 ) -> None:
@@ -24,7 +24,8 @@ def store(
     Args:
         k, v: [T, Hk, D]; tokens may be strided.
         k_cache, v_cache: [P, s, Hk, D] in the dtype of k, modified in place. Contiguous but for
-            the block axis, whose stride may be larger (feature `strided_cache`).
+            the block axis, whose stride may be larger (feature `strided_cache`). v and v_cache are
+            None where one row serves as key and value (feature `latent`).
         slot_mapping: [T] int32; slot i is place i % s of block i // s; -1 = do not write. No
             slot occurs twice.
         plan: what the kernel's `plan` made of the meta in this step, or None.

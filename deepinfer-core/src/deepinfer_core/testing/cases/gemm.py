@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -30,6 +30,21 @@ def dense_cases(sizes: Sizes) -> Sequence[Case]:
         biased = partial(_dense, out_size, in_size, True)
         cases.append(Case(f"{name}-bias", biased, frozenset({"bias"}), shape))
     return list({case.name: case for case in cases}.values())
+
+
+def batched_cases(sizes: Sizes) -> Sequence[Case]:
+    cases = []
+    for groups, out_size, in_size in ((4, 48, 24), (3, 20, 33)):
+        shape = {
+            "num_groups": sizes.pick("num_groups", groups),
+            "out_features": sizes.pick("out_features", out_size),
+            "in_features": sizes.pick("in_features", in_size),
+        }
+        name = "x".join(str(size) for size in shape.values())
+        for is_turned in (False, True):
+            build = partial(_batched, shape, is_turned)
+            cases.append(Case(f"{name}-turned" if is_turned else name, build, sizes=shape))
+    return cases
 
 
 def quant_cases(sizes: Sizes) -> Sequence[Case]:
@@ -66,6 +81,17 @@ def _dense(out_size: int, in_size: int, biased: bool, make: Maker, num_tokens: i
     if bias is not None:
         y = y + wide(bias)
     return Call({"x": x, "weight": weight, "bias": bias}, [y])
+
+
+def _batched(shape: Mapping[str, int], is_turned: bool, make: Maker, num_tokens: int) -> Call:
+    groups, out_size, in_size = shape.values()
+    x = make.rows(num_tokens, groups, in_size)
+    if is_turned:
+        wider = make.normal(groups, in_size + 2, out_size, scale=in_size**-0.5)
+        weight = wider[:, 1:-1].transpose(1, 2)
+    else:
+        weight = make.normal(groups, out_size, in_size, scale=in_size**-0.5)
+    return Call({"x": x, "weight": weight}, [torch.einsum("tgk,gnk->tgn", wide(x), wide(weight))])
 
 
 def _quantize(scheme: str, size: int, make: Maker, num_tokens: int) -> Call:
@@ -147,6 +173,7 @@ def _spread(scales: Tensor, size: int) -> Tensor:
 
 OPS = {
     "gemm.dense": OpCases(dense_cases, rows=("x",)),
+    "gemm.batched": OpCases(batched_cases, rows=("x",)),
     "quant.act": OpCases(quant_cases, rows=("x",)),
     "gemm.scaled": OpCases(scaled_cases, rows=("q", "scales")),
 }

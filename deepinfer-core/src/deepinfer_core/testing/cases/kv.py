@@ -31,6 +31,8 @@ def store_cases(sizes: Sizes) -> Sequence[Case]:
             suffix = f"-{between}" if between else ""
             bound = {key: shape[key] for key in ("head_dim", "num_kv_heads")}
             cases.append(Case(f"{name}{suffix}", build, features, bound))
+            build = partial(_store, shape, between, is_latent=True)
+            cases.append(Case(f"{name}{suffix}-latent", build, features | {"latent"}, bound))
     return list({case.name: case for case in cases}.values())
 
 
@@ -55,7 +57,14 @@ def make_cache(
     return k, v
 
 
-def _store(shape: dict[str, int], between: str | None, make: Maker, num_tokens: int) -> Call:
+def _store(
+    shape: dict[str, int],
+    between: str | None,
+    make: Maker,
+    num_tokens: int,
+    *,
+    is_latent: bool = False,
+) -> Call:
     block_size = shape["block_size"]
     token = (shape["num_kv_heads"], shape["head_dim"])
     k, v = make.rows(num_tokens, *token), make.rows(num_tokens, *token)
@@ -65,7 +74,8 @@ def _store(shape: dict[str, int], between: str | None, make: Maker, num_tokens: 
     if num_tokens > 1:
         slots[1::5] = -1
     expected = []
-    for cache, rows in zip(caches, (k, v), strict=True):
+    written = caches[:1] if is_latent else caches
+    for cache, rows in zip(written, (k, v), strict=False):
         after = cache.cpu().clone()
         for row, slot in zip(rows.cpu(), slots.tolist(), strict=True):
             if slot >= 0:
@@ -73,12 +83,13 @@ def _store(shape: dict[str, int], between: str | None, make: Maker, num_tokens: 
         expected.append(after)
     kwargs = {
         "k": k,
-        "v": v,
+        "v": None if is_latent else v,
         "k_cache": caches[0],
-        "v_cache": caches[1],
+        "v_cache": None if is_latent else caches[1],
         "slot_mapping": slots,
     }
-    return _exact_call(kwargs, caches, expected, frozenset({"k_cache", "v_cache"}))
+    names = {"k_cache"} if is_latent else {"k_cache", "v_cache"}
+    return _exact_call(kwargs, written, expected, frozenset(names))
 
 
 def _copy_blocks(make: Maker, num_pages: int) -> Call:

@@ -1,0 +1,166 @@
+"""Multi-head latent attention over the paged cache, with its projections absorbed.
+
+DeepSeek-AI 2024, arXiv:2405.04434, section 2.1. The cache holds one row per token, the latent and
+a rotated key that all heads share; queries are brought into the space of the latents instead of
+latents into that of the heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_core.models.decoder_config import DecoderConfig, LatentConfig
+from deepinfer_core.models.layers.linear import Linear, MergedLinear
+from deepinfer_core.models.layers.norm import RMSNorm
+from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import LayerCache
+
+LATENT_NORM_EPS = 1e-6
+"""Of the norms of latents in the released code, whatever the configuration says of the others."""
+
+
+class LatentProjection(nn.Module):
+    """What takes a latent to each head's key and value; applied to queries and outputs instead."""
+
+    def __init__(self, ops: OpTable, num_heads: int, latent: LatentConfig, *, dtype: str) -> None:
+        super().__init__()
+        self.nope_head_dim = latent.nope_head_dim
+        rows = latent.nope_head_dim + latent.v_head_dim
+        self.weight = empty_parameter(num_heads * rows, latent.kv_rank, dtype=dtype)
+        self.by_head = (num_heads, rows, latent.kv_rank)
+        self.absorb = ops.bind(
+            "gemm.batched",
+            dtype=dtype,
+            role="attn.absorb_key",
+            num_groups=num_heads,
+            in_features=latent.nope_head_dim,
+            out_features=latent.kv_rank,
+        )
+        self.expand = ops.bind(
+            "gemm.batched",
+            dtype=dtype,
+            role="attn.expand_value",
+            num_groups=num_heads,
+            in_features=latent.kv_rank,
+            out_features=latent.v_head_dim,
+        )
+
+    def to_latent(self, q: Tensor) -> Tensor:
+        """Queries [T, H, nope_head_dim] -> [T, H, kv_rank]."""
+        # LAYOUT: [head][key rows, then value rows][kv_rank]
+        keys = self.weight.view(self.by_head)[:, : self.nope_head_dim]
+        latents: Tensor = self.absorb(q, keys.transpose(1, 2))
+        return latents
+
+    def to_value(self, o: Tensor) -> Tensor:
+        """Outputs [T, H, kv_rank] -> [T, H, v_head_dim]."""
+        values: Tensor = self.expand(o, self.weight.view(self.by_head)[:, self.nope_head_dim :])
+        return values
+
+
+class LatentAttention(nn.Module):
+    """Project, rotate, store one row per token, attend to latents, project back."""
+
+    def __init__(
+        self, ops: OpTable, config: DecoderConfig, latent: LatentConfig, *, dtype: str
+    ) -> None:
+        super().__init__()
+        size, num_heads = config.hidden_size, config.num_q_heads
+        self.latent = latent
+        self.num_heads = num_heads
+        self.scale = config.attention_scale
+        self.rope_layout = "interleaved" if config.rope.is_interleaved else "half"
+        q_size = num_heads * latent.q_head_dim
+        # Both read the layer's input: one product.
+        self.down_proj = MergedLinear(
+            ops,
+            size,
+            {
+                "q_proj" if latent.q_rank is None else "q_a_proj": latent.q_rank or q_size,
+                "kv_a_proj_with_mqa": latent.row_dim,
+            },
+            dtype=dtype,
+            role="attn.down",
+            bias=config.qkv_bias,
+        )
+        self.q_a_layernorm = self.q_b_proj = None
+        if latent.q_rank is not None:
+            self.q_a_layernorm = RMSNorm(
+                ops, latent.q_rank, LATENT_NORM_EPS, dtype=dtype, role="attn.q_norm"
+            )
+            self.q_b_proj = Linear(ops, latent.q_rank, q_size, dtype=dtype, role="attn.q_up")
+        self.kv_a_layernorm = RMSNorm(
+            ops, latent.kv_rank, LATENT_NORM_EPS, dtype=dtype, role="attn.kv_norm"
+        )
+        self.kv_b_proj = LatentProjection(ops, num_heads, latent, dtype=dtype)
+        self.o_proj = Linear(
+            ops,
+            num_heads * latent.v_head_dim,
+            size,
+            dtype=dtype,
+            role="attn.out",
+            bias=config.o_bias,
+        )
+        self._bind_cache_ops(ops, dtype)
+
+    def _bind_cache_ops(self, ops: OpTable, dtype: str) -> None:
+        latent = self.latent
+        self.rotate = ops.bind(
+            "rope.apply",
+            dtype=dtype,
+            role="attn.rope",
+            features=("interleaved",) if self.rope_layout == "interleaved" else (),
+            head_dim=latent.rope_head_dim,
+            rotary_dim=latent.rope_head_dim,
+        )
+        self.store = ops.bind(
+            "kv.store",
+            dtype=dtype,
+            role="attn.store",
+            features=("strided_cache", "latent"),
+            head_dim=latent.row_dim,
+            num_kv_heads=1,
+        )
+        self.attend = ops.bind(
+            "attn.mla",
+            dtype=dtype,
+            role="attn.core",
+            features=("varlen", "strided_cache"),
+            num_q_heads=self.num_heads,
+            kv_rank=latent.kv_rank,
+            rope_head_dim=latent.rope_head_dim,
+        )
+
+    def forward(
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, meta: AttentionMeta, cache: LayerCache
+    ) -> Tensor:
+        """[T, C] -> [T, C]; arguments as of `Attention`."""
+        latent, num_tokens = self.latent, x.shape[0]
+        q, row = self.down_proj(x).split_with_sizes(list(self.down_proj.parts.values()), dim=1)
+        if self.q_a_layernorm is not None and self.q_b_proj is not None:
+            q = self.q_b_proj(self.q_a_layernorm(q.contiguous()))
+        q_nope, q_rope = q.reshape(num_tokens, -1, latent.q_head_dim).split_with_sizes(
+            (latent.nope_head_dim, latent.rope_head_dim), dim=2
+        )
+        c, k_rope = row.split_with_sizes((latent.kv_rank, latent.rope_head_dim), dim=1)
+        q_rope, k_rope = self.rotate(
+            q_rope, k_rope.unsqueeze(1), positions, cos_sin, layout=self.rope_layout
+        )
+        c = self.kv_a_layernorm(c.contiguous())
+        rows = torch.cat((c.unsqueeze(1), k_rope), dim=2)
+        self.store(
+            rows, None, cache.k_cache, None, meta.slot_mapping, plan=meta.plan_for(self.store)
+        )
+        o = self.attend(
+            self.kv_b_proj.to_latent(q_nope),
+            q_rope,
+            cache.k_cache.squeeze(2),
+            meta,
+            self.scale,
+            plan=meta.plan_for(self.attend),
+        )
+        y: Tensor = self.o_proj(self.kv_b_proj.to_value(o).reshape(num_tokens, -1))
+        return y
