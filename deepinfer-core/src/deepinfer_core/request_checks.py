@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
 from deepinfer_core.sampling_params import SamplingParams
@@ -63,7 +64,7 @@ def check_request(
     eos = () if params.ignore_eos else limits.eos_token_ids
     return CheckedRequest(
         prompt_token_ids=prompt,
-        stop_token_ids=frozenset((*eos, *params.stop_token_ids)),
+        stop_token_ids=_token_set((*eos, *params.stop_token_ids)),
         max_total_tokens=min(wanted, limits.max_model_len, limits.max_pool_tokens),
         bad_token_ids=_bad_token_ids(params.bad_words, encode_word),
     )
@@ -81,6 +82,12 @@ def check_priority(priority: object) -> int:
         raise RequestError(
             f"priority = {priority!r}: must be a whole number; lower goes first", field="priority"
         ) from None
+
+
+@lru_cache(maxsize=64)
+def _token_set(token_ids: tuple[int, ...]) -> frozenset[int]:
+    """One set for all who stop alike: every step looks into that of every request."""
+    return frozenset(token_ids)
 
 
 def _checked_prompt(prompt_token_ids: Sequence[int], limits: RequestLimits) -> list[int]:

@@ -54,10 +54,11 @@ def test_matches_an_obvious_loop(data):
                 plan.token_ids.append(position % 50 + 1)
     if in_flight:
         flight = torch.tensor(in_flight)
-        token_pool.scatter(flight[:, 0], flight[:, 1], flight[:, 2].int())
+        token_pool.write(token_pool.places(flight[:, 0], flight[:, 1]), flight[:, 2].int())
 
     builder.update_blocks(plan.block_updates)
-    batch, last = builder.build(plan)
+    plan.sample_rows, plan.sample_positions = rows[:2], [70, 3][: len(rows)]
+    batch, last, sample_places = builder.build(plan)
 
     positions = [s + i for s, n in zip(starts, query_lens, strict=True) for i in range(n)]
     token_rows = [r for r, n in zip(rows, query_lens, strict=True) for _ in range(n)]
@@ -65,6 +66,10 @@ def test_matches_an_obvious_loop(data):
     assert batch.positions.tolist() == positions
     ends = torch.tensor(query_lens).cumsum(0)
     assert last.tolist() == (ends - 1).tolist()
+    token_pool.write(sample_places, torch.tensor([41, 42][: len(rows)]).int())
+    for row, position, token_id in zip(rows, [70, 3], [41, 42], strict=False):
+        place = token_pool.places(torch.tensor([row]), torch.tensor([position]))
+        assert token_pool.read(place).tolist() == [token_id]
     for group, meta in enumerate(batch.attention.groups):
         size = layout.groups[group].block_size
         assert meta.block_size == size
@@ -86,9 +91,8 @@ def test_a_step_of_tokens_in_flight_alone():
     token_pool = TokenPool(3)
     _, builder = make_builder(token_pool, max_num_seqs=3)
     builder.update_blocks([BlockUpdate(g, r, 0, [1, 2]) for g in (0, 1) for r in range(3)])
-    token_pool.scatter(
-        torch.tensor([0, 1, 2]), torch.tensor([4, 5, 6]), torch.tensor([7, 8, 9]).int()
-    )
+    places = token_pool.places(torch.tensor([0, 1, 2]), torch.tensor([4, 5, 6]))
+    token_pool.write(places, torch.tensor([7, 8, 9]).int())
     plan = StepPlan(0, rows=[2, 0], num_computed_tokens=[6, 4], num_scheduled_tokens=[1, 1])
     plan.token_ids = [UNKNOWN_TOKEN_ID, UNKNOWN_TOKEN_ID]
     assert builder.build(plan).batch.input_ids.tolist() == [9, 7]

@@ -7,8 +7,12 @@ import torch
 from deepinfer_core.runtime.token_pool import MAX_IN_FLIGHT_TOKENS, MIN_RING_LEN, TokenPool
 
 
+def write(pool, rows, positions, token_ids):
+    pool.write(pool.places(rows, positions), torch.tensor(token_ids, dtype=torch.int32))
+
+
 def read(pool, row, positions):
-    return pool.gather(torch.tensor(row), torch.tensor(positions)).tolist()
+    return pool.read(pool.places(torch.tensor(row), torch.tensor(positions))).tolist()
 
 
 @pytest.mark.parametrize("prompt_len", [1, 63, 64, 65, 200])
@@ -19,14 +23,17 @@ def test_a_started_row_holds_the_end_of_its_prompt(prompt_len):
     assert read(pool, 1, positions) == [1000 + p for p in positions]
 
 
-def test_scatter_and_gather_take_rows_in_any_order():
+def test_rows_come_in_any_order_and_shape():
     pool = TokenPool(4)
     rows, positions = torch.tensor([2, 0, 3]), torch.tensor([5, 64, 130])
-    pool.scatter(rows, positions, torch.tensor([50, 51, 52], dtype=torch.int32))
-    found = pool.gather(rows.flip(0), positions.flip(0))
+    write(pool, rows, positions, [50, 51, 52])
+    found = pool.read(pool.places(rows.flip(0), positions.flip(0)))
     assert found.tolist() == [52, 51, 50]
     assert found.dtype == torch.int32
-    assert pool.gather(rows[:, None], positions[:, None] - torch.arange(2)).shape == (3, 2)
+    places = pool.places(rows[:, None], positions[:, None] - torch.arange(2))
+    assert pool.read(places)[:, 0].tolist() == [50, 51, 52]
+    on_the_host = pool.places(rows.numpy(), positions.numpy())
+    assert on_the_host.tolist() == places[:, 0].tolist()
 
 
 def test_rows_follow_their_own_text_through_random_steps_and_growth():
@@ -40,11 +47,7 @@ def test_rows_follow_their_own_text_through_random_steps_and_growth():
             pool.start_row(row, texts[row], history_len=choose.choice([0, 0, 40, 100, 130]))
         else:
             texts[row].append(choose.randrange(10**6))
-            pool.scatter(
-                torch.tensor([row]),
-                torch.tensor([len(texts[row]) - 1]),
-                torch.tensor(texts[row][-1:], dtype=torch.int32),
-            )
+            write(pool, torch.tensor([row]), torch.tensor([len(texts[row]) - 1]), texts[row][-1:])
         for other, text in texts.items():
             positions = list(range(max(0, len(text) - MIN_RING_LEN), len(text)))
             assert read(pool, other, positions) == [text[p] for p in positions]
@@ -62,10 +65,10 @@ def test_history_grows_for_the_row_that_needs_it():
 def test_growth_keeps_what_a_step_in_flight_is_about_to_read():
     pool = TokenPool(2)
     pool.start_row(0, [7] * 70)
-    pool.scatter(torch.tensor([0]), torch.tensor([70]), torch.tensor([9], dtype=torch.int32))
+    write(pool, torch.tensor([0]), torch.tensor([70]), [9])
     pool.start_row(1, [1], history_len=400)
     assert read(pool, 0, [68, 69, 70]) == [7, 7, 9]
-    pool.scatter(torch.tensor([0]), torch.tensor([71]), torch.tensor([10], dtype=torch.int32))
+    write(pool, torch.tensor([0]), torch.tensor([71]), [10])
     assert read(pool, 0, [69, 70, 71]) == [7, 9, 10]
 
 

@@ -144,11 +144,10 @@ class Rows:
         """One step; returns the raw `SampledTokens`."""
         positions = [self.lengths[row] for row in rows]
         sampled = self.sampler.sample(logits.clone(), rows, positions, self.pool, mask)
-        self.pool.scatter(
-            torch.tensor(rows, dtype=torch.int64),
-            torch.tensor(positions, dtype=torch.int64),
-            sampled.token_ids,
+        places = self.pool.places(
+            torch.tensor(rows, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64)
         )
+        self.pool.write(places, sampled.token_ids)
         for row in rows:
             self.lengths[row] += 1
         return sampled

@@ -123,7 +123,8 @@ def test_no_value_is_read_back_from_the_device():
         assert sampled.errors == {}
     greedy = sampler.sample(torch.zeros(1, V, device="meta"), [0], [4], pool)
     assert greedy.token_ids.device.type == "meta"
-    pool.scatter(torch.tensor(rows), torch.tensor(positions), sampled.token_ids)
+    places = pool.places(*(torch.tensor(n, device="meta") for n in (rows, positions)))
+    pool.write(places, sampled.token_ids)
 
 
 def draw_many(make_rows, logits, num_tokens, seat=0, **start):

@@ -182,6 +182,11 @@ class KVManager:
         )
         return needed - shared <= self.pool.num_free_blocks
 
+    def capacity_of(self, request: Request) -> int:
+        """Tokens of a request that need neither a block nor a copy, until it gives up blocks."""
+        held = self._held.get(request.request_id)
+        return 0 if held is None else held.capacity
+
     def num_blocks_of(self, request: Request) -> int:
         """Blocks that a request holds, alone or shared."""
         held = self._held.get(request.request_id)

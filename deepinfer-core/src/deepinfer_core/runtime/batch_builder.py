@@ -7,7 +7,6 @@ of a step travel in one staging buffer, so that there is one copy to the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, BlockUpdate, StepPlan
+from deepinfer_core.staging import IntArray, stage
 
 INITIAL_BLOCKS_PER_ROW = 64
 
@@ -40,22 +40,23 @@ class BlockTables:
             grow = max(end, 2 * capacity) - capacity
             self.table = np.pad(self.table, ((0, 0), (0, grow)))
         row = self.table[change.row]
+        if len(change.block_ids) == 1 and change.first_index:
+            row[change.first_index] = change.block_ids[0]  # what nearly every update is
+            return
         row[change.first_index : end] = change.block_ids
         if change.first_index == 0:
             row[end:] = 0  # what the row's last owner left
 
     def prefixes(self, rows: NDArray[np.int64], num_tokens: int) -> NDArray[np.int32]:
         """The rows' tables as far as `num_tokens` reach: [B, blocks]."""
-        return self.table[rows, : -(-num_tokens // self.block_size)]
+        return self.table[:, : -(-num_tokens // self.block_size)].take(rows, axis=0)
 
     def slots(
         self, token_rows: NDArray[np.int64], positions: NDArray[np.int64]
-    ) -> NDArray[np.int32]:
+    ) -> NDArray[np.int64]:
         """Where each token's cache entry lies: [T]."""
         size = self.block_size
-        return (self.table[token_rows, positions // size] * size + positions % size).astype(
-            np.int32
-        )
+        return self.table[token_rows, positions // size] * size + positions % size
 
 
 class Step(NamedTuple):
@@ -64,6 +65,8 @@ class Step(NamedTuple):
     batch: ForwardBatch
     last_token_indices: Tensor
     """[B] int64: index of each request's last token in the packed step."""
+    sample_places: Tensor
+    """[num sampled rows] int64: where in the token pool their tokens go."""
 
 
 class BatchBuilder:
@@ -82,7 +85,6 @@ class BatchBuilder:
         self._caches = caches
         self._token_pool = token_pool
         self._device = device
-        self._pin_memory = device.type != "cpu"
         self._tables = [BlockTables(max_num_seqs, group.block_size) for group in layout.groups]
 
     def update_blocks(self, changes: Sequence[BlockUpdate]) -> None:
@@ -91,91 +93,51 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Step:
         """Copy one step to the device. Tokens in flight are gathered there, not waited for."""
-        rows = np.array(plan.rows, dtype=np.int64)
-        starts = np.array(plan.num_computed_tokens, dtype=np.int64)
-        query_lens = np.array(plan.num_scheduled_tokens, dtype=np.int64)
+        rows, starts, query_lens = np.array(
+            [plan.rows, plan.num_computed_tokens, plan.num_scheduled_tokens], dtype=np.int64
+        )
         token_ids = np.array(plan.token_ids, dtype=np.int32)
-        ends = np.cumsum(query_lens)
+        ends = query_lens.cumsum()
         seq_lens = starts + query_lens
-        num_tokens = len(token_ids)
         # A token's position is its index in the step, moved by where its request begins.
-        positions = np.arange(num_tokens) + np.repeat(seq_lens - ends, query_lens)
-        token_rows = np.repeat(rows, query_lens)
-        in_flight = np.flatnonzero(token_ids == UNKNOWN_TOKEN_ID)
+        positions = np.arange(len(token_ids)) + (seq_lens - ends).repeat(query_lens)
+        token_rows = rows.repeat(query_lens)
 
-        arrays: list[NDArray[np.int32] | NDArray[np.int64]] = [
-            positions,
-            ends - 1,
-            in_flight,
-            token_rows[in_flight],
-            positions[in_flight],
-            token_ids,
-            np.concatenate(([0], ends)).astype(np.int32),
-            seq_lens.astype(np.int32),
-        ]
+        sampled = np.array([plan.sample_rows, plan.sample_positions], dtype=np.int64)
+        places_of = self._token_pool.places
+        longs = [positions, ends - 1, places_of(token_rows, positions), places_of(*sampled)]
+        ints: list[IntArray] = [token_ids, np.concatenate(([0], ends)), seq_lens]
+        seq_len_bounds = seq_lens.tolist()
+        max_seq_len = max(seq_len_bounds)
         for tables in self._tables:
-            arrays.append(tables.prefixes(rows, int(seq_lens.max())))
-            arrays.append(tables.slots(token_rows, positions))
-        tensors = stage(arrays, self._device, pin_memory=self._pin_memory)
-
-        device_positions, last_tokens = tensors[:2]
-        input_ids = self._fill_in(tensors[5], *tensors[2:5])
-        cu_seqlens_q, device_seq_lens = tensors[6:8]
+            ints += (tables.prefixes(rows, max_seq_len), tables.slots(token_rows, positions))
+        staged_longs, staged_ints = stage(longs, ints, self._device)
+        device_positions, last_tokens, places, sample_places = staged_longs
+        known_ids, cu_seqlens_q, device_seq_lens, *tables_and_slots = staged_ints
+        num_unknown = plan.token_ids.count(UNKNOWN_TOKEN_ID)
+        input_ids = self._fill_in(known_ids, num_unknown, places)
         groups = [
             AttentionMeta(
                 cu_seqlens_q=cu_seqlens_q,
                 seq_lens=device_seq_lens,
-                block_tables=tensors[8 + 2 * g],
-                slot_mapping=tensors[9 + 2 * g],
+                block_tables=tables_and_slots[2 * g],
+                slot_mapping=tables_and_slots[2 * g + 1],
                 positions=device_positions,
                 block_size=tables.block_size,
                 query_lens=plan.num_scheduled_tokens,
-                seq_len_bounds=seq_lens.tolist(),
+                seq_len_bounds=seq_len_bounds,
             )
             for g, tables in enumerate(self._tables)
         ]
         attention = AttentionBatch(groups, self._layer_groups, self._caches)
-        return Step(ForwardBatch(input_ids, device_positions, attention), last_tokens)
+        batch = ForwardBatch(input_ids, device_positions, attention)
+        return Step(batch, last_tokens, sample_places)
 
-    def _fill_in(
-        self, input_ids: Tensor, unknown: Tensor, rows: Tensor, positions: Tensor
-    ) -> Tensor:
-        """`input_ids` with the tokens that only the device knows, at the indices `unknown`."""
-        if not len(unknown):
-            return input_ids
-        drawn = self._token_pool.gather(rows, positions)
-        if len(unknown) == len(input_ids):
+    def _fill_in(self, known_ids: Tensor, num_unknown: int, places: Tensor) -> Tensor:
+        """[T] int32: the ids, and where the host has none, what the device has drawn."""
+        if not num_unknown:
+            return known_ids
+        drawn = self._token_pool.read(places)
+        if num_unknown == len(known_ids):
             return drawn
-        input_ids[unknown] = drawn
-        return input_ids
-
-
-def stage(
-    arrays: Sequence[NDArray[np.int32] | NDArray[np.int64]],
-    device: torch.device,
-    *,
-    pin_memory: bool,
-) -> list[Tensor]:
-    """Move arrays to the device in one copy; the results are views of one buffer.
-
-    The staging buffer is fresh each time: with page-locked memory torch's caching allocator
-    reuses it only once the copy has been done.
-    """
-    # LAYOUT: array after array, each from a whole number of 8 bytes on.
-    starts = list(accumulate((-(-array.nbytes // 8) for array in arrays), initial=0))
-    host = torch.empty(starts[-1], dtype=torch.int64, pin_memory=pin_memory)
-    host_longs = host.numpy()
-    host_ints = host_longs.view(np.int32)
-    for array, start in zip(arrays, starts, strict=False):
-        if array.dtype == np.int64:
-            host_longs[start : start + array.size] = array.ravel()
-        else:
-            host_ints[2 * start : 2 * start + array.size] = array.ravel()
-    staged = host.to(device, non_blocking=True)
-    staged_ints = staged.view(torch.int32)
-    return [
-        staged[start : start + array.size].view(array.shape)
-        if array.dtype == np.int64
-        else staged_ints[2 * start : 2 * start + array.size].view(array.shape)
-        for array, start in zip(arrays, starts, strict=False)
-    ]
+        return torch.where(known_ids == UNKNOWN_TOKEN_ID, drawn, known_ids)

@@ -8,10 +8,16 @@ reads a position must know that it was written and not overwritten since.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from deepinfer_core.staging import stage
+
+Indices = TypeVar("Indices", NDArray[np.int64], Tensor)
 MIN_RING_LEN = 64
 MAX_IN_FLIGHT_TOKENS = 16
 """Positions that may be written ahead of one that is still to be read."""
@@ -47,25 +53,25 @@ class TokenPool:
             self._ring = self._ring.repeat(1, 2)
         ring_len = self._ring.shape[1]
         start = max(0, len(prompt_token_ids) - ring_len)
-        tail = torch.tensor(prompt_token_ids[start:], dtype=torch.int32)
-        indices = torch.arange(start, len(prompt_token_ids)) % ring_len
+        places = np.arange(start, len(prompt_token_ids)) % ring_len + row * ring_len
         device = self._ring.device
-        self._ring[row].index_copy_(
-            0, indices.to(device, non_blocking=True), tail.to(device, non_blocking=True)
-        )
+        (device_places,), (tail,) = stage([places], [np.array(prompt_token_ids[start:])], device)
+        self.write(device_places, tail)
 
-    def scatter(self, rows: Tensor, positions: Tensor, token_ids: Tensor) -> None:
-        """Write tokens. Arguments are [n] on the pool's device: int64, int64, int32."""
-        self._ring[rows, positions % self._ring.shape[1]] = token_ids
-
-    def gather(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Read tokens.
+    def places(self, rows: Indices, positions: Indices) -> Indices:
+        """Where tokens lie, for `read` and `write`; void once a row has started.
 
         Args:
-            rows, positions: int64 on the pool's device, broadcastable. Positions below 0
-                give ids without meaning.
-
-        Returns:
-            int32 of the broadcast shape.
+            rows, positions: int64, both tensors or both arrays on the host, broadcastable.
+                Positions below 0 give places without meaning.
         """
-        return self._ring[rows, positions % self._ring.shape[1]]
+        ring_len = self._ring.shape[1]
+        return rows * ring_len + positions % ring_len
+
+    def write(self, places: Tensor, token_ids: Tensor) -> None:
+        """Put tokens. Arguments are [n] on the pool's device: int64, int32."""
+        self._ring.view(-1).index_copy_(0, places, token_ids)
+
+    def read(self, places: Tensor) -> Tensor:
+        """The tokens at `places`, which are on the pool's device: int32 of the same shape."""
+        return self._ring.view(-1).index_select(0, places.flatten()).view(places.shape)

@@ -51,7 +51,7 @@ class StageContext:
             raise ValueError(f"history of {length} tokens wanted, {self.max_history} are kept")
         behind = torch.arange(length, 0, -1, device=self.positions.device)
         positions = self.positions[:, None] - behind
-        token_ids = self.token_pool.gather(self.rows[:, None], positions)
+        token_ids = self.token_pool.read(self.token_pool.places(self.rows[:, None], positions))
         return token_ids.masked_fill(positions < 0, _NO_TOKEN)
 
     @property

@@ -5,6 +5,7 @@ Knows nothing of how tokens were drawn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -108,8 +109,9 @@ def to_host(sampled: SampledTokens) -> HostTokens:
     """Read tokens that have been copied by `SampledTokens.to_host`, after its event."""
     token_ids: list[int] = sampled.token_ids.tolist()
     errors = dict(sampled.errors)
-    for i, failed in enumerate(sampled.failed.tolist()):
-        if failed:
+    failed = sampled.failed.tolist()
+    if True in failed:
+        for i in itertools.compress(itertools.count(), failed):
             errors.setdefault(i, EMPTY_SUPPORT)
     if not sampled.logprobs:
         return HostTokens(token_ids, None, errors)

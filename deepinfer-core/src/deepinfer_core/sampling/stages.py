@@ -108,7 +108,8 @@ class BadWords:
         length = heads.shape[2]
         behind = torch.arange(length, 0, -1, device=step.device)
         positions = step.positions_of(indices)[:, None] - behind
-        history = step.token_pool.gather(step.rows_of(indices)[:, None], positions)
+        places = step.token_pool.places(step.rows_of(indices)[:, None], positions)
+        history = step.token_pool.read(places)
         history = history.masked_fill(positions < 0, _NO_TOKEN)
         matches = ((heads == history[:, None, :]) | (heads == _ANY_TOKEN)).all(dim=-1)
         ceilings = torch.where(matches, -_INF, _INF).to(logits.dtype)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.runtime.token_pool import TokenPool
+from deepinfer_core.staging import to_device
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class SampleStep:
 
     def ints(self, values: Sequence[int]) -> Tensor:
         """[n] int64 on the device, without waiting."""
-        return torch.tensor(values, dtype=torch.int64).to(self.device, non_blocking=True)
+        return to_device(values, self.device)
 
     def rows_of(self, indices: Sequence[int]) -> Tensor:
         """[n] int64 on the device: rows of some logits rows."""

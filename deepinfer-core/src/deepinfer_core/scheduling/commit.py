@@ -5,6 +5,7 @@ Functions over a step and the roster; the order of calls is the scheduler's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 
 from deepinfer_core.errors import RequestError
@@ -53,7 +54,7 @@ def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager)
 
 def _append(
     entry: Entry,
-    token_ids: list[int],
+    token_ids: Sequence[int],
     logprobs: list[TokenLogprobs] | None,
     roster: Roster,
     kv: KVManager,

@@ -29,6 +29,7 @@ class Entry:
         "max_output_tokens",
         "max_total_tokens",
         "num_tokens",
+        "num_tokens_ready",
         "place",
         "prompt_logprobs_end",
         "request",
@@ -45,6 +46,8 @@ class Entry:
         """While attached: the entry that computes the shared prompt."""
         self.num_tokens = request.num_tokens
         """Equals `request.num_tokens`, which is too slow for the loop."""
+        self.num_tokens_ready = 0
+        """Up to so many, one token after the other needs no look at blocks and samples."""
         self.max_total_tokens = request.max_total_tokens
         self.max_output_tokens = request.max_total_tokens - request.num_prompt_tokens
         self.stop_token_ids = request.stop_token_ids

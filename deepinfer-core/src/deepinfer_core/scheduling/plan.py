@@ -106,7 +106,7 @@ class TokenLogprobs:
 class StepOutput:
     """What a settled step produced, parallel to `StepPlan.sample_rows`."""
 
-    token_ids: list[list[int]]
+    token_ids: Sequence[Sequence[int]]
     """One id per sampled row; more once drafts are accepted."""
     logprobs: list[list[TokenLogprobs] | None] | None = None
     """None when no row of the step asked for them."""

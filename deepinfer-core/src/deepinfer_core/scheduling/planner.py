@@ -60,6 +60,9 @@ class Planner:
                 continue  # its last token is in flight
             request = entry.request
             num_tokens = entry.num_tokens - request.num_computed_tokens
+            if num_tokens == 1 and entry.num_tokens <= entry.num_tokens_ready:
+                step.place_next(entry)
+                continue
             if num_tokens > 1:
                 num_later = len(running) - index - 1
                 num_tokens = max(1, min(num_tokens, step.budget - num_later))
@@ -68,9 +71,7 @@ class Planner:
                 num_tokens, updates = self._make_room(step, entry, num_tokens, is_idle)
                 if updates is None:
                     continue
-            step.place(entry, num_tokens, updates)
-            if request.followers and request.num_in_flight_tokens:
-                self._fork_followers(step, request)
+            self._place(step, entry, num_tokens, updates)
 
     def _make_room(
         self, step: Step, entry: Entry, num_tokens: int, is_idle: bool
@@ -148,10 +149,16 @@ class Planner:
             step.start_row(request)
         roster.start(entry)
         step.joined.append(entry)
-        step.place(entry, num_tokens, updates)
-        if request.followers and request.num_in_flight_tokens:
-            self._fork_followers(step, request)
+        self._place(step, entry, num_tokens, updates)
         return True
+
+    def _place(self, step: Step, entry: Entry, num_tokens: int, updates: list[BlockUpdate]) -> None:
+        request = entry.request
+        step.place(entry, num_tokens, updates)
+        if request.num_in_flight_tokens:  # all that it has is computed
+            if request.followers:
+                self._fork_followers(step, request)
+            entry.num_tokens_ready = self._kv.capacity_of(request)
 
     def _match(self, entry: Entry) -> int | None:
         """Tokens of a waiting request that the cache serves; None if the rest can't fit now.

@@ -20,7 +20,7 @@ from deepinfer_core.scheduling.plan import (
 class Step:
     """The requests of one step, in the order in which they were placed."""
 
-    __slots__ = ("_placed", "_sampled", "budget", "joined", "plan", "preempted", "to_register")
+    __slots__ = ("_placed", "budget", "joined", "plan", "preempted", "sampled", "to_register")
 
     def __init__(self, step_id: int, budget: int) -> None:
         self.plan = StepPlan(step_id)
@@ -32,42 +32,55 @@ class Step:
         """Blocks ran out, so nobody new is admitted."""
         self.to_register: list[tuple[Entry, int]] = []
         """Who may have filled a block, and how many of its tokens this step settles."""
-        self._placed: list[tuple[Entry, int, int]] = []
-        """(entry, first position, number of tokens): rows of what become the plan's columns."""
-        self._sampled: list[tuple[Entry, int, int]] = []
-        """(entry, index into `_placed` of whose logits, position drawn)."""
+        self.sampled: list[Entry] = []
+        """Parallel to `plan.sample_rows`."""
+        self._placed: list[Entry] = []
+        """Parallel to `plan.rows`."""
 
     @property
     def is_empty(self) -> bool:
         return not self._placed
 
-    @property
-    def sampled(self) -> list[Entry]:
-        """Parallel to `plan.sample_rows`."""
-        return [entry for entry, _, _ in self._sampled]
+    def place_next(self, entry: Entry) -> None:
+        """`place` and `sample` for a request that lacks one token and no block.
+
+        That is nearly every request of nearly every step, and most of what the scheduler costs.
+        """
+        plan, request, position = self.plan, entry.request, entry.num_tokens
+        if request.num_in_flight_tokens:
+            plan.token_ids.append(UNKNOWN_TOKEN_ID)
+        else:
+            plan.token_ids.append(request.output_token_ids[-1])
+        plan.sample_sources.append(len(self._placed))
+        self._placed.append(entry)
+        self.sampled.append(entry)
+        plan.num_computed_tokens.append(position - 1)
+        plan.num_scheduled_tokens.append(1)
+        plan.sample_positions.append(position)
+        self.budget -= 1
+        request.num_computed_tokens = position
+        request.num_in_flight_tokens += 1
+        entry.num_tokens = position + 1
+        entry.last_step_id = plan.step_id
 
     def place(self, entry: Entry, num_tokens: int, updates: list[BlockUpdate]) -> None:
         """Compute a request's next tokens, and draw one if that reaches its last."""
         plan, request = self.plan, entry.request
         start = request.num_computed_tokens
         end = start + num_tokens
-        if num_tokens == 1 and request.num_in_flight_tokens:
-            plan.token_ids.append(UNKNOWN_TOKEN_ID)
-        elif num_tokens == 1 and end == entry.num_tokens and request.output_token_ids:
-            plan.token_ids.append(request.output_token_ids[-1])
-        else:
-            token_ids = request.known_token_ids(start, end)
-            plan.token_ids += token_ids
-            plan.token_ids += [UNKNOWN_TOKEN_ID] * (num_tokens - len(token_ids))
-        if updates:
-            plan.block_updates += updates
+        token_ids = request.known_token_ids(start, end)
+        plan.token_ids += token_ids
+        plan.token_ids += [UNKNOWN_TOKEN_ID] * (num_tokens - len(token_ids))
+        plan.block_updates += updates
         if updates or num_tokens > 1:
             # A decode fills a block in the step before the one that needs another block.
             self.to_register.append((entry, end))
         if start < entry.prompt_logprobs_end:
             self._plan_prompt_logprobs(entry, start, end)
+        self._placed.append(entry)
+        plan.num_computed_tokens.append(start)
+        plan.num_scheduled_tokens.append(num_tokens)
         self.budget -= num_tokens
-        self._placed.append((entry, start, num_tokens))
         request.num_computed_tokens = end
         entry.last_step_id = plan.step_id
         if end == entry.num_tokens:
@@ -75,10 +88,13 @@ class Step:
 
     def sample(self, entry: Entry) -> None:
         """Draw a request's next token from the logits of whoever was placed last."""
-        self._sampled.append((entry, len(self._placed) - 1, entry.num_tokens))
+        plan = self.plan
+        self.sampled.append(entry)
+        plan.sample_sources.append(len(self._placed) - 1)
+        plan.sample_positions.append(entry.num_tokens)
         entry.num_tokens += 1
         entry.request.num_in_flight_tokens += 1
-        entry.last_step_id = self.plan.step_id
+        entry.last_step_id = plan.step_id
 
     def start_row(self, request: Request) -> None:
         """Tell the runner about a request that has got its row."""
@@ -95,29 +111,20 @@ class Step:
         )
 
     def complete(self, *, row_frees: list[int], block_copies: list[tuple[int, int]]) -> StepPlan:
-        """Fill the plan's columns and return it; nothing can be placed any more."""
+        """Fill in the rest of the plan and return it; nothing can be placed any more."""
         plan = self.plan
-        if self._placed:
-            entries, starts, nums_tokens = zip(*self._placed, strict=True)
-            plan.request_ids = [entry.request_id for entry in entries]
-            plan.rows = [entry.request.row for entry in entries]
-            plan.num_computed_tokens = list(starts)
-            plan.num_scheduled_tokens = list(nums_tokens)
-        if self._sampled:
-            entries, sources, positions = zip(*self._sampled, strict=True)
-            plan.sample_request_ids = [entry.request_id for entry in entries]
-            plan.sample_rows = [entry.request.row for entry in entries]
-            plan.sample_sources = list(sources)
-            plan.sample_positions = list(positions)
+        plan.request_ids = [entry.request_id for entry in self._placed]
+        plan.rows = [entry.request.row for entry in self._placed]
+        plan.sample_request_ids = [entry.request_id for entry in self.sampled]
+        plan.sample_rows = [entry.request.row for entry in self.sampled]
         plan.row_frees, plan.block_copies = row_frees, block_copies
         return plan
 
     def prompt_logprobs_targets(self) -> list[tuple[Request, int]]:
         """Parallel to `plan.prompt_logprobs`: for whom, and the first position computed."""
-        return [
-            (entry.request, start)
-            for entry, start, _ in (self._placed[p.index] for p in self.plan.prompt_logprobs)
-        ]
+        plan = self.plan
+        indices = [wanted.index for wanted in plan.prompt_logprobs]
+        return [(self._placed[i].request, plan.num_computed_tokens[i]) for i in indices]
 
     def _plan_prompt_logprobs(self, entry: Entry, start: int, end: int) -> None:
         request = entry.request
