@@ -77,7 +77,7 @@ class PrefixIndex:
     def match(self, request: Request, digests: Sequence[list[bytes]], limit: int) -> int:
         """Longest cached prefix of at most `limit` tokens that every group can serve.
 
-        A full group must serve [0, H), a window group only the blocks that cover [H-W+1, H).
+        A group without a window must serve [0, H), a window group only the blocks that cover [H-W+1, H).
 
         Args:
             digests: one list per group, see `digest`.
@@ -87,13 +87,13 @@ class PrefixIndex:
         """
         hit = limit - limit % self._granularity
         for group, layout in enumerate(self._groups):
-            if layout.kind == "full" and hit:
+            if layout.window_size is None and hit:
                 hit = self._first_gap(request, digests[group], group, hit)
         lowered = True
         while hit and lowered:
             lowered = False
             for group, layout in enumerate(self._groups):
-                if layout.kind == "window" and hit:
+                if layout.window_size is not None and hit:
                     served = self._window_hit(request, digests[group], group, hit)
                     lowered = lowered or served < hit
                     hit = served
