@@ -13,6 +13,7 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.reference.kv import token_rows
 from deepinfer_core.ops.reference.paged_plan import Part, rows_of, split
 from deepinfer_core.plugin_api.kernel import Problem
+from deepinfer_core.staging import to_device
 
 SPLIT = 128
 """Keys of a split: products over it take longer than the calls around them."""
@@ -35,7 +36,7 @@ class KeySplits:
             first = (positions[:, :1] - window + 1).clamp_(min=0) // SPLIT
         offsets = torch.arange(self.num_splits * SPLIT, device=positions.device)
         keys = first * SPLIT + offsets
-        table = meta.block_tables[torch.tensor(part.requests, device=positions.device)].long()
+        table = meta.block_tables[to_device(part.requests, positions.device)].long()
         columns = (keys // meta.block_size).clamp_(max=table.shape[1] - 1)
         self._blocks = table.gather(1, columns)
         self._offsets = keys % meta.block_size

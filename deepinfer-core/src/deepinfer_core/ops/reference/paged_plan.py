@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.plugin_api.kernel import Problem
+from deepinfer_core.staging import to_device
 
 MAX_BATCHED_QUERIES = 8
 """Requests with up to this many equal queries are attended to together."""
@@ -74,7 +76,7 @@ class PartKeys:
 
     def __init__(self, part: Part, meta: AttentionMeta, rows: Tensor, window: int | None) -> None:
         block_size = meta.block_size
-        requests = torch.tensor(part.requests, device=rows.device)
+        requests = to_device(part.requests, rows.device)
         self.positions = meta.positions[rows].view(len(part.requests), part.num_queries)
         """[R, L]"""
         num_blocks = -(-part.num_keys // block_size)
@@ -218,8 +220,7 @@ def rows_of(part: Part, query_lens: Sequence[int], device: torch.device) -> Tens
     """The part's rows of q, [R * L] int64, request by request."""
     starts = [0, *accumulate(query_lens)]
     first = [starts[request] + part.first_query for request in part.requests]
-    rows = torch.tensor(first).unsqueeze(1) + torch.arange(part.num_queries)
-    return rows.flatten().to(device)
+    return to_device(np.add.outer(first, np.arange(part.num_queries)).ravel(), device)
 
 
 def _tiles(request: int, num_queries: int, bound: int, size: int) -> list[Part]:
