@@ -21,7 +21,6 @@ from deepinfer_core.testing.tiny import TINY_FAMILIES, tiny_weights, write_tiny_
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from safetensors.torch import load_file, save_file
 
-
 PLAIN = {"gemm.dense": "torch.invariant"}
 """The kernel that leaves weights as checkpoints hold them."""
 

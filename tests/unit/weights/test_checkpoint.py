@@ -96,7 +96,7 @@ def test_formats_are_told_apart(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "config.json: architecture 'MambaForCausalLM'"),
-        ({"architectures": None}, "architectures is missing; known: LlamaForCausalLM"),
+        ({"architectures": None}, "architectures is missing; known: Deepseek"),
         ({"architectures": "Llama"}, "architectures = 'Llama' is not a list of str"),
         ({"dtype": "float8_e4m3fn"}, "dtype = 'float8_e4m3fn' is not one of float32"),
         (

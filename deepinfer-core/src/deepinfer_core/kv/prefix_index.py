@@ -77,7 +77,8 @@ class PrefixIndex:
     def match(self, request: Request, digests: Sequence[list[bytes]], limit: int) -> int:
         """Longest cached prefix of at most `limit` tokens that every group can serve.
 
-        A group without a window must serve [0, H), a window group only the blocks that cover [H-W+1, H).
+        A group without a window must serve [0, H), one with a window of W only the blocks that
+        cover [H-W+1, H).
 
         Args:
             digests: one list per group, see `digest`.

@@ -99,10 +99,9 @@ def read_decoder_config(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     default_head_dim: int | None = None,
-    moe: MoeConfig | None = None,
     latent: LatentConfig | None = None,
 ) -> DecoderConfig:
-    """Read the fields that all families share; the family passes the rest.
+    """Read the fields that all families share; the family passes the rest, and adds experts.
 
     Raises:
         ModelLoadError: a field is missing, malformed, or asks for what no model here computes.
@@ -139,7 +138,6 @@ def read_decoder_config(
         windows=tuple(windows),
         rope=rope,
         attention_scale=head_dim**-0.5,
-        moe=moe,
         latent=latent,
     )
 

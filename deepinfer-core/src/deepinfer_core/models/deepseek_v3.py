@@ -40,7 +40,6 @@ class DeepseekV3(DecoderModel):
             windows=read_windows(raw, window_size=None),
             qkv_bias=has_bias,
             o_bias=has_bias,
-            moe=_read_moe(raw),
             latent=latent,
         )
         rope = replace(config.rope, is_interleaved=raw.flag("rope_interleave", True))
@@ -48,6 +47,7 @@ class DeepseekV3(DecoderModel):
             config,
             num_kv_heads=1,
             rope=rope,
+            moe=_read_moe(raw),
             attention_scale=config.attention_scale * _mscale(rope) ** 2,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from deepinfer_core.models.decoder import DecoderModel
 from deepinfer_core.models.decoder_config import (
     DecoderConfig,
@@ -63,14 +65,14 @@ class Qwen3Moe(DecoderModel):
     @classmethod
     def read_config(cls, raw: RawConfig) -> DecoderConfig:
         has_bias = raw.flag("attention_bias", False)
-        return read_decoder_config(
+        config = read_decoder_config(
             raw,
             windows=read_windows(raw, window_size=_window_size(raw)),
             qkv_bias=has_bias,
             o_bias=has_bias,
             qk_norm=True,
-            moe=_read_moe(raw),
         )
+        return replace(config, moe=_read_moe(raw))
 
 
 def _read_moe(raw: RawConfig) -> MoeConfig:

@@ -21,6 +21,7 @@ from deepinfer_core.weights.gguf_reader import GGUFSource
 from deepinfer_core.weights.hf_checkpoint import read_hf_info
 from deepinfer_core.weights.hub import download_checkpoint, is_hub_id
 from deepinfer_core.weights.model_info import ModelInfo
+from deepinfer_core.weights.quant.fp8_block import Fp8BlockSource
 from deepinfer_core.weights.safetensors_reader import SafetensorsSource
 from deepinfer_core.weights.source import TensorSource
 
@@ -80,10 +81,17 @@ def open_checkpoint(
         if load_format == "gguf":
             raise ModelLoadError(f"{local} is a directory; load_format gguf wants a file")
         info = read_hf_info(local, registry)
-        return Checkpoint(info, None if load_format == "dummy" else SafetensorsSource(local))
+        return Checkpoint(info, None if load_format == "dummy" else _open_safetensors(local, info))
     if load_format == "safetensors":
         raise ModelLoadError(f"{local} is a file; load_format safetensors wants a directory")
     return _open_gguf(local, registry, is_dummy=load_format == "dummy")
+
+
+def _open_safetensors(directory: Path, info: ModelInfo) -> TensorSource:
+    source = SafetensorsSource(directory)
+    if info.fp8_block_size is None:
+        return source
+    return Fp8BlockSource(source, info.fp8_block_size)
 
 
 def _open_gguf(path: Path, registry: ModelRegistry, *, is_dummy: bool) -> Checkpoint:

@@ -25,9 +25,6 @@ def read_hf_info(directory: Path, registry: ModelRegistry) -> ModelInfo:
     """
     fields = read_json(directory / "config.json")
     raw = RawConfig(fields, str(directory / "config.json"))
-    if (quantization := raw.section("quantization_config")) is not None:
-        method = quantization.fields.get("quant_method", "an unnamed method")
-        raise ModelLoadError(f"{raw.source}: weights quantised with {method} cannot be read")
     architectures = raw.optional_list("architectures", str)
     if not architectures:
         raise ModelLoadError(
@@ -49,6 +46,7 @@ def read_hf_info(directory: Path, registry: ModelRegistry) -> ModelInfo:
         dtype=_dtype(raw),
         path=directory,
         tokenizer_source=TokenizerSource("hf", directory),
+        fp8_block_size=_fp8_block_size(raw),
         generation_defaults=_sampling_defaults(generation),
     )
 
@@ -77,6 +75,24 @@ def _sampling_defaults(generation: RawConfig) -> dict[str, float | int]:
     if not generation.flag("do_sample", True):
         defaults["temperature"] = 0.0
     return defaults
+
+
+def _fp8_block_size(raw: RawConfig) -> tuple[int, int] | None:
+    quantization = raw.section("quantization_config")
+    if quantization is None:
+        return None
+    method = quantization.fields.get("quant_method", "an unnamed method")
+    if method != "fp8" or (fmt := quantization.text("fmt", "e4m3")) != "e4m3":
+        what = method if method != "fp8" else f"fp8 {fmt}"
+        raise ModelLoadError(
+            f"{raw.source}: weights quantised with {what} cannot be read; known: fp8 e4m3 in blocks"
+        )
+    sizes = quantization.optional_list("weight_block_size", int)
+    if sizes is None or len(sizes) != 2 or min(sizes) < 1:
+        raise quantization.malformed(
+            "weight_block_size", sizes, "[rows, columns], such as [128, 128]"
+        )
+    return sizes[0], sizes[1]
 
 
 def _dtype(raw: RawConfig) -> str:

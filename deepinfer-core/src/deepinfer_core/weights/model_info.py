@@ -36,6 +36,8 @@ class ModelInfo:
     """The checkpoint's own: `float32`, `bfloat16` or `float16`; quantised files say bfloat16."""
     path: Path
     tokenizer_source: TokenizerSource
+    fp8_block_size: tuple[int, int] | None = None
+    """Rows and columns of an FP8 matrix that share a scale; None: nothing is FP8."""
     generation_defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Names of `SamplingParams` -> the values that the checkpoint recommends."""
 
