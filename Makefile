@@ -10,7 +10,7 @@ MODEL  := models/SmolLM2-135M-Instruct.Q4_1.gguf
 # make demo TORCH='torch==2.13.0 --index-url INDEX', with an index of CPU builds.
 TORCH  := torch==2.13.0
 
-PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-example
+PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-cpu plugins/deepinfer-example
 SOURCES  := $(addsuffix /src,$(PACKAGES))
 
 .PHONY: demo test check docs bench model install dev clean
@@ -37,7 +37,7 @@ $(VENV)/installed: $(addsuffix /pyproject.toml,$(PACKAGES))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet -e deepinfer-core[plot,hub] -e deepinfer-recipe
+	$(BIN)/python -m pip install --quiet -e deepinfer-core[plot,hub] -e deepinfer-recipe -e plugins/deepinfer-cpu
 	touch $@
 
 $(VENV)/dev: $(VENV)/installed pyproject.toml

@@ -1,0 +1,1 @@
+"""CPU kernels for DeepInfer, compiled when the package is installed. See README.md."""

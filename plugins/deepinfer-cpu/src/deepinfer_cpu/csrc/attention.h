@@ -1,0 +1,528 @@
+// Attention over the paged cache, read in place.
+//
+// A query's bits do not depend on what else is in the batch: keys are taken in tiles of 64
+// positions counted from the start of its request and in spans of 512, each span is summed on its
+// own and the spans are merged in order. Tiles and spans that a query cannot see add exact zeros,
+// so it does not matter with which other queries it shares a pass, nor whether the spans of a long
+// request were summed one after the other or by several threads.
+#pragma once
+
+#include "vec.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kSpan = 512;
+constexpr int kMaxRows = 48;  // queries times heads of a group that share loaded keys and values
+constexpr int kTileVectors = kTile / W;
+constexpr float kLowest = -3.4028234e38f;
+
+constexpr int kBlockRows = 6;
+constexpr int kBlockVectors = W == 16 ? 4 : 2;  // as many sums as registers can hold
+
+// Some rows of one request that use one head of the cache, and the spans that they attend to.
+struct PagedItem {
+    int32_t request, kv_head, first_row, num_rows;
+    int64_t first_span, end_span;
+    int64_t partial;  // where a part of the result goes; -1: the item is whole
+};
+
+// What a thread needs for one item. LAYOUT: rows padded to whole vectors, `dim` elements.
+struct PagedWork {
+    int64_t dim;
+    float* q;          // [rows, dim], or pairs of bf16
+    float* k;          // [dim, tile], or [dim / 2, tile] pairs
+    float* v;          // [tile, dim]
+    float* weights;    // [rows, tile]
+    float* o;          // [rows, dim]
+    float* merged_o;   // [rows, dim]
+    float* sums;       // [rows, W]
+    float *top, *merged_top, *merged_sum;  // [rows]
+};
+
+DI_INLINE int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
+
+inline size_t work_floats(int64_t dim) {
+    return size_t(3 * kMaxRows * dim + 2 * kTile * dim + kMaxRows * (kTile + W + 3));
+}
+
+inline PagedWork make_work(int64_t head_dim) {
+    PagedWork work;
+    work.dim = padded(head_dim);
+    float* at = static_cast<float*>(scratch(kWorkSlot, work_floats(work.dim) * sizeof(float)));
+    const auto take = [&](int64_t count) { float* from = at; at += count; return from; };
+    work.q = take(kMaxRows * work.dim);
+    work.o = take(kMaxRows * work.dim);
+    work.merged_o = take(kMaxRows * work.dim);
+    work.k = take(kTile * work.dim);
+    work.v = take(kTile * work.dim);
+    work.weights = take(kMaxRows * kTile);
+    work.sums = take(kMaxRows * W);
+    work.top = take(kMaxRows);
+    work.merged_top = take(kMaxRows);
+    work.merged_sum = take(kMaxRows);
+    return work;
+}
+
+// W vectors as rows of a square become its columns.
+DI_INLINE void transpose(VF (&r)[W]) {
+#if defined(__AVX512F__)
+    __m512 t[16], u[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            const __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            u[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    // u[4 g + c] holds in its quarter l column 4 l + c of rows 4 g to 4 g + 3.
+    for (int c = 0; c < 4; ++c) {
+        const __m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88);
+        const __m512 b = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
+        const __m512 d = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+        const __m512 e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
+        r[c] = (VF)_mm512_shuffle_f32x4(a, b, 0x88);
+        r[8 + c] = (VF)_mm512_shuffle_f32x4(a, b, 0xdd);
+        r[4 + c] = (VF)_mm512_shuffle_f32x4(d, e, 0x88);
+        r[12 + c] = (VF)_mm512_shuffle_f32x4(d, e, 0xdd);
+    }
+#elif defined(__AVX2__)
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps((__m256)r[i], (__m256)r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps((__m256)r[i], (__m256)r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            const __m256d a = _mm256_castps_pd(t[i + j]), b = _mm256_castps_pd(t[i + j + 2]);
+            u[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            u[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    for (int c = 0; c < 4; ++c) {
+        r[c] = (VF)_mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
+        r[4 + c] = (VF)_mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
+    }
+#else
+    VF t[W] = {};
+    for (int i = 0; i < W; ++i)
+        for (int j = 0; j < W; ++j) t[j][i] = r[i][j];
+    for (int i = 0; i < W; ++i) r[i] = t[i];
+#endif
+}
+
+// How queries and keys of a dtype are multiplied: as floats, or as pairs where the CPU can.
+template <class D>
+struct Pairs {
+    static constexpr bool is_native = false;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Pairs<BF16> {
+    static constexpr bool is_native = true;
+};
+#endif
+
+template <bool is_paired>
+DI_INLINE VF multiply_add(VF a, VF b, VF c) {
+#if defined(__AVX512BF16__)
+    if (is_paired)
+        return (VF)_mm512_dpbf16_ps((__m512)c, bits<__m512bh>(a), bits<__m512bh>(b));
+#endif
+    return fma(a, b, c);
+}
+
+// c[rows, 0 : kBlockVectors * W] (+)= a[rows, 0 : depth] b[depth, ...]: the sums stay in registers.
+template <int rows, bool is_paired, bool is_added>
+DI_INLINE void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                              int64_t depth, float* c, int64_t c_stride, int num_vectors) {
+    VF sums[rows][kBlockVectors];
+    for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < kBlockVectors; ++v)
+            sums[r][v] = is_added && v < num_vectors ? load_raw<VF>(c + r * c_stride + v * W) : VF{};
+    for (int64_t i = 0; i < depth; ++i) {
+        VF columns[kBlockVectors];
+        for (int v = 0; v < kBlockVectors; ++v)
+            columns[v] = load_raw<VF>(b + i * b_stride + (v < num_vectors ? v : 0) * W);
+        for (int r = 0; r < rows; ++r) {
+            const VF factor = splat(a[r * a_stride + i]);
+            for (int v = 0; v < kBlockVectors; ++v)
+                sums[r][v] = multiply_add<is_paired>(factor, columns[v], sums[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < kBlockVectors; ++v)
+            if (v < num_vectors) store_raw(c + r * c_stride + v * W, sums[r][v]);
+}
+
+template <bool is_paired, bool is_added>
+void multiply_rows(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                   int64_t depth, float* c, int64_t c_stride, int64_t num_rows, int num_vectors) {
+    int64_t r = 0;
+#define DI_BLOCK(rows)                                                                           \
+    multiply_block<rows, is_paired, is_added>(a + r * a_stride, a_stride, b, b_stride, depth,    \
+                                              c + r * c_stride, c_stride, num_vectors)
+    for (; r + kBlockRows <= num_rows; r += kBlockRows) DI_BLOCK(kBlockRows);
+    switch (num_rows - r) {
+        case 5: DI_BLOCK(5); break;
+        case 4: DI_BLOCK(4); break;
+        case 3: DI_BLOCK(3); break;
+        case 2: DI_BLOCK(2); break;
+        case 1: DI_BLOCK(1); break;
+        default: break;
+    }
+#undef DI_BLOCK
+}
+
+template <bool is_paired, bool is_added>
+void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
+              float* c, int64_t c_stride, int64_t num_rows, int64_t num_columns) {
+    constexpr int64_t step = kBlockVectors * W;
+    for (int64_t column = 0; column < num_columns; column += step) {
+        const int64_t rest = (num_columns - column) / W;
+        const int count = rest < kBlockVectors ? int(rest) : kBlockVectors;
+        multiply_rows<is_paired, is_added>(a, a_stride, b + column, b_stride, depth, c + column,
+                                           c_stride, num_rows, count);
+    }
+}
+
+template <class D>
+struct PagedTask {
+    typedef typename D::T T;
+    static constexpr bool is_paired = Pairs<D>::is_native;
+
+    const PagedArgs& args;
+    const PagedItem& item;
+    PagedWork work;
+    int64_t group, query_len, seq_len, first_token;
+
+    PagedTask(const PagedArgs& args, const PagedItem& item)
+        : args(args), item(item), work(make_work(args.head_dim)) {
+        group = args.num_q_heads / args.num_kv_heads;
+        first_token = args.cu_seqlens_q[item.request];
+        query_len = args.cu_seqlens_q[item.request + 1] - first_token;
+        seq_len = args.seq_lens[item.request];
+    }
+
+    int64_t query_of(int64_t row) const { return (item.first_row + row) / group; }
+    int64_t head_of(int64_t row) const {
+        return item.kv_head * group + (item.first_row + row) % group;
+    }
+    int64_t position_of(int64_t row) const { return seq_len - query_len + query_of(row); }
+    int64_t first_seen(int64_t row) const {
+        const int64_t first = position_of(row) - args.window + 1;
+        return args.window && first > 0 ? first : 0;
+    }
+
+    // Numbers from one row of a cache or of the queries, zeros up to whole vectors.
+    int64_t depth() const { return is_paired ? padded((args.head_dim + 1) / 2) : work.dim; }
+
+    void load_queries() {
+        for (int64_t row = 0; row < item.num_rows; ++row) {
+            const T* q = static_cast<const T*>(args.q) +
+                         (first_token + query_of(row)) * args.q_stride +
+                         head_of(row) * args.head_dim;
+            float* to = work.q + row * work.dim;
+            if (is_paired) {
+                std::memset(to, 0, size_t(depth()) * sizeof(float));
+                std::memcpy(to, q, size_t(args.head_dim) * sizeof(T));
+            } else {
+                each_vector(args.head_dim, [&](int64_t i, int64_t n) {
+                    store_raw(to + i, load_part<D>(q + i, n));
+                });
+            }
+        }
+    }
+
+    // W words of a key from word i on: floats, or pairs of bf16.
+    DI_INLINE VF load_words(const T* key, int64_t i) const {
+        if (!key) return VF{};
+        if (is_paired) {
+            const int64_t left = args.head_dim - 2 * i;
+            if (left >= 2 * W) return load_raw<VF>(key + 2 * i);
+            T words[2 * W] = {};
+            if (left > 0) std::memcpy(words, key + 2 * i, size_t(left) * sizeof(T));
+            return load_raw<VF>(words);
+        }
+        const int64_t left = args.head_dim - i;
+        return load_part<D>(key + i, left < W ? left : W);
+    }
+
+    // Keys and values of positions base to base + count; those outside of [seen, end) are zeros.
+    void load_tile(int64_t base, int64_t count, int64_t seen) {
+        const int32_t* table = args.block_tables + item.request * args.table_stride;
+        const int64_t row = args.num_kv_heads * args.head_dim, head = item.kv_head * args.head_dim;
+        const T *keys[kTile] = {}, *values[kTile] = {};
+        int64_t at = seen > base ? seen - base : 0;
+        int64_t offset = (base + at) % args.block_size;
+        for (int64_t block = (base + at) / args.block_size; at < count; ++block) {
+            const T* k = static_cast<const T*>(args.k_cache) + table[block] * args.k_stride + head;
+            const T* v = static_cast<const T*>(args.v_cache) + table[block] * args.v_stride + head;
+            for (; offset < args.block_size && at < count; ++offset, ++at) {
+                keys[at] = k + offset * row;
+                values[at] = v + offset * row;
+            }
+            offset = 0;
+        }
+        for (int64_t i = 0; i < depth(); i += W)
+            for (int64_t j = 0; j < count; j += W) {
+                VF square[W];
+                for (int r = 0; r < W; ++r) square[r] = load_words(keys[j + r], i);
+                transpose(square);
+                for (int r = 0; r < W; ++r) store_raw(work.k + (i + r) * kTile + j, square[r]);
+            }
+        for (int64_t j = 0; j < count; ++j) {
+            float* to = work.v + j * work.dim;
+            if (!values[j]) {
+                std::memset(to, 0, size_t(work.dim) * sizeof(float));
+                continue;
+            }
+            each_vector(args.head_dim, [&](int64_t i, int64_t n) {
+                store_raw(to + i, load_part<D>(values[j] + i, n));
+            });
+        }
+    }
+
+    // Scores of one row become weights; what was summed before is brought to the new maximum.
+    void weigh(int64_t row, int64_t base) {
+        float* scores = work.weights + row * kTile;
+        const VI from = lanes() * 0 + int32_t(first_seen(row) > base ? first_seen(row) - base : 0);
+        const int64_t last = position_of(row) - base;  // negative: sees nothing of the tile
+        const VI to = lanes() * 0 + int32_t(last < kTile ? last : kTile);
+        VF tile[kTileVectors], highest = splat(-INFINITY);
+        for (int v = 0; v < kTileVectors; ++v) {
+            VF s = load_raw<VF>(scores + v * W) * splat(args.scale);
+            if (args.softcap > 0.0f) {
+                // tanh x = 1 - 2 / (e^2x + 1)
+                const VF doubled = exponential(s * splat(2.0f / args.softcap));
+                s = splat(args.softcap) * (splat(1.0f) - splat(2.0f) / (doubled + splat(1.0f)));
+            }
+            const VI lane = lanes() + v * W;
+            tile[v] = select((lane >= from) & (lane <= to), s, splat(-INFINITY));
+            highest = max(highest, tile[v]);
+        }
+        const float old_top = work.top[row], tile_top = max_lanes(highest);
+        const float top = old_top > tile_top ? old_top : tile_top;
+        work.top[row] = top;
+        // Before a row sees its first key both are -inf; the floor keeps their difference from
+        // being nan.
+        const VF floor = splat(top > kLowest ? top : kLowest);
+        const VF decay = exponential(splat(old_top) - floor);
+        VF sum = load_raw<VF>(work.sums + row * W) * decay;
+        for (int v = 0; v < kTileVectors; ++v) {
+            const VF weight = exponential(tile[v] - floor);
+            store_raw(scores + v * W, weight);
+            sum = sum + weight;
+        }
+        store_raw(work.sums + row * W, sum);
+        if (top != old_top)
+            for (int64_t i = 0; i < work.dim; i += W) {
+                float* o = work.o + row * work.dim + i;
+                store_raw(o, load_raw<VF>(o) * decay);
+            }
+    }
+
+    // Sums one span; the result is in `o`, `top` and `sums`.
+    void attend(int64_t first, int64_t end, int64_t seen) {
+        for (int64_t row = 0; row < item.num_rows; ++row) {
+            work.top[row] = -INFINITY;
+            store_raw(work.sums + row * W, VF{});
+        }
+        std::memset(work.o, 0, size_t(item.num_rows * work.dim) * sizeof(float));
+        for (int64_t base = first; base < end; base += kTile) {
+            if (base + kTile <= seen) continue;
+            const int64_t count = end - base < kTile ? end - base : kTile;
+            load_tile(base, count, seen);
+            multiply<is_paired, false>(work.q, work.dim, work.k, kTile, depth(), work.weights,
+                                       kTile, item.num_rows, padded(count));
+            for (int64_t row = 0; row < item.num_rows; ++row) weigh(row, base);
+            multiply<false, true>(work.weights, kTile, work.v, work.dim, count, work.o, work.dim,
+                                  item.num_rows, work.dim);
+        }
+    }
+
+    // Merges (o, top, sum) of a span into what is there.
+    void merge(int64_t row, const float* o, float top, float sum) {
+        const float old_top = work.merged_top[row];
+        const float new_top = old_top > top ? old_top : top;
+        const VF floor = splat(new_top > kLowest ? new_top : kLowest);
+        const VF old_share = exponential(splat(old_top) - floor);
+        const VF share = exponential(splat(top) - floor);
+        float* merged = work.merged_o + row * work.dim;
+        for (int64_t i = 0; i < work.dim; i += W)
+            store_raw(merged + i, fma(load_raw<VF>(o + i), share,
+                                      load_raw<VF>(merged + i) * old_share));
+        const float shared[2] = {old_share[0], share[0]};
+        work.merged_sum[row] = work.merged_sum[row] * shared[0] + sum * shared[1];
+        work.merged_top[row] = new_top;
+    }
+
+    void start_merging() {
+        for (int64_t row = 0; row < item.num_rows; ++row) {
+            work.merged_top[row] = -INFINITY;
+            work.merged_sum[row] = 0.0f;
+        }
+        std::memset(work.merged_o, 0, size_t(item.num_rows * work.dim) * sizeof(float));
+    }
+
+    // Divides by the sum of the weights, the sink among them, and writes the rows out.
+    void finish() {
+        for (int64_t row = 0; row < item.num_rows; ++row) {
+            const int64_t place = (first_token + query_of(row)) * args.num_q_heads + head_of(row);
+            float top = work.merged_top[row], sum = work.merged_sum[row];
+            VF factor = splat(1.0f);
+            if (args.sinks) {
+                const float sink = args.sinks[head_of(row)];
+                const float higher = sink > top ? sink : top;
+                factor = exponential(splat(top - higher));
+                sum = sum * factor[0] + exponential(splat(sink - higher))[0];
+                top = higher;
+            }
+            factor = factor / splat(sum);
+            T* o = static_cast<T*>(args.o) + place * args.head_dim;
+            const float* merged = work.merged_o + row * work.dim;
+            each_vector(args.head_dim, [&](int64_t i, int64_t n) {
+                store_part<D>(o + i, load_raw<VF>(merged + i) * factor, n);
+            });
+            if (args.lse) args.lse[place] = top + std::log(sum);
+        }
+    }
+
+    // One past the last position that a row of this item sees, and the first one.
+    int64_t end_seen() const { return position_of(item.num_rows - 1) + 1; }
+
+    void run(float* partials) {
+        load_queries();
+        const int64_t end = end_seen(), seen = first_seen(0);
+        if (item.partial < 0) start_merging();
+        for (int64_t span = item.first_span; span < item.end_span; ++span) {
+            const int64_t span_end = (span + 1) * kSpan;
+            attend(span * kSpan, span_end < end ? span_end : end, seen);
+            for (int64_t row = 0; row < item.num_rows; ++row) {
+                const float sum = sum_lanes(load_raw<VF>(work.sums + row * W));
+                const float* o = work.o + row * work.dim;
+                if (item.partial < 0) {
+                    merge(row, o, work.top[row], sum);
+                    continue;
+                }
+                float* to = partials + (item.partial + row) * (work.dim + 2);
+                std::memcpy(to, o, size_t(work.dim) * sizeof(float));
+                to[work.dim] = work.top[row];
+                to[work.dim + 1] = sum;
+            }
+        }
+        if (item.partial < 0) finish();
+    }
+
+    // Merges the partial results of all spans of these rows, which lie one after the other.
+    void gather(const float* partials) {
+        start_merging();
+        for (int64_t span = item.first_span; span < item.end_span; ++span)
+            for (int64_t row = 0; row < item.num_rows; ++row, partials += work.dim + 2)
+                merge(row, partials, partials[work.dim], partials[work.dim + 1]);
+        finish();
+    }
+};
+
+struct PagedPlan {
+    const PagedArgs* args;
+    PagedItem* items;
+    int64_t num_items;
+    float* partials;
+};
+
+template <class D>
+void run_item(void* context, int64_t index) {
+    const PagedPlan& plan = *static_cast<const PagedPlan*>(context);
+    // From the back: later rows of a prompt see more, and long items should not come last.
+    const PagedItem& item = plan.items[plan.num_items - 1 - index];
+    PagedTask<D>(*plan.args, item).run(plan.partials);
+}
+
+// Cuts the batch into items. Counts only, if `items` is null.
+inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items,
+                          int64_t* num_tiles, int64_t* num_partials) {
+    const int64_t group = args.num_q_heads / args.num_kv_heads;
+    int64_t count = 0, partial = 0;
+    *num_tiles = 0;
+    for (int64_t request = 0; request < args.num_reqs; ++request) {
+        const int64_t query_len = args.cu_seqlens_q[request + 1] - args.cu_seqlens_q[request];
+        const int64_t num_rows = query_len * group, start = args.seq_lens[request] - query_len;
+        for (int64_t row = 0; row < num_rows; row += kMaxRows) {
+            const int64_t rows = num_rows - row < kMaxRows ? num_rows - row : kMaxRows;
+            const int64_t end = start + (row + rows - 1) / group + 1;
+            int64_t seen = args.window ? start + row / group - args.window + 1 : 0;
+            if (seen < 0) seen = 0;
+            const int64_t first_span = seen / kSpan, end_span = (end + kSpan - 1) / kSpan;
+            *num_tiles += ((end - seen) / kTile + 1) * args.num_kv_heads;
+            const bool is_cut = is_split && end_span - first_span > 1;
+            for (int64_t head = 0; head < args.num_kv_heads; ++head) {
+                int64_t from = first_span;
+                do {
+                    const int64_t to = is_cut ? from + 1 : end_span;
+                    if (items)
+                        items[count] = {int32_t(request), int32_t(head), int32_t(row),
+                                        int32_t(rows), from, to, is_cut ? partial : -1};
+                    ++count;
+                    if (is_cut) partial += rows;
+                    from = to;
+                } while (from < end_span);
+            }
+        }
+    }
+    *num_partials = partial;
+    return count;
+}
+
+// After the parts of split items: those that belong together follow each other.
+template <class D>
+void merge_parts(const PagedPlan& plan) {
+    for (int64_t i = 0; i < plan.num_items;) {
+        PagedItem whole = plan.items[i];
+        if (whole.partial < 0) {
+            ++i;
+            continue;
+        }
+        int64_t next = i + 1;
+        while (next < plan.num_items && plan.items[next].partial >= 0 &&
+               plan.items[next].request == whole.request &&
+               plan.items[next].kv_head == whole.kv_head &&
+               plan.items[next].first_row == whole.first_row)
+            whole.end_span = plan.items[next++].end_span;
+        const int64_t stride = padded(plan.args->head_dim) + 2;
+        PagedTask<D>(*plan.args, whole).gather(plan.partials + whole.partial * stride);
+        i = next;
+    }
+}
+
+// Tiles below which waking other threads takes longer than the work.
+constexpr int64_t kMinTilesPerThread = 4;
+
+void paged(const PagedArgs& args, int num_threads) {
+    int64_t num_tiles, num_partials;
+    int64_t count = list_items(args, false, nullptr, &num_tiles, &num_partials);
+    if (!count) return;
+    if (num_tiles < kMinTilesPerThread * num_threads)
+        num_threads = num_tiles / kMinTilesPerThread > 1 ? int(num_tiles / kMinTilesPerThread) : 1;
+    const bool is_split = num_threads > 1 && count < 4 * num_threads;
+    if (is_split) count = list_items(args, true, nullptr, &num_tiles, &num_partials);
+    PagedPlan plan;
+    plan.args = &args;
+    plan.num_items = count;
+    plan.items = static_cast<PagedItem*>(scratch(kPlanSlot, size_t(count) * sizeof(PagedItem)));
+    const size_t stride = size_t(padded(args.head_dim)) + 2;
+    plan.partials = static_cast<float*>(
+        scratch(kPartialSlot, size_t(num_partials) * stride * sizeof(float)));
+    list_items(args, is_split, plan.items, &num_tiles, &num_partials);
+    with_dtype(args.dtype, [&](auto d) {
+        typedef decltype(d) D;
+        run_parallel(count, num_threads, run_item<D>, &plan);
+        if (num_partials) merge_parts<D>(plan);
+    });
+}
+
+}  // namespace
+}  // namespace deepinfer

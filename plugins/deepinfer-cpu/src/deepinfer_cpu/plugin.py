@@ -1,0 +1,53 @@
+"""What this plugin has. Light: neither torch nor the library is loaded before a kernel is asked."""
+
+from __future__ import annotations
+
+from deepinfer_core import hookimpl
+from deepinfer_core.plugin_api import Caps, KernelSpec, PluginInfo, Problem, Reason
+
+from deepinfer_cpu import library
+
+DTYPES = ("float32", "bfloat16", "float16")
+LAWS = frozenset({"batch_invariant", "deterministic", "empty_ok", "graph_safe"})
+MAX_HEAD_DIM = 512
+"""Above it the keys, values and sums of one tile no longer fit into the second cache."""
+
+
+@hookimpl
+def deepinfer_plugin_info() -> PluginInfo:
+    return PluginInfo("cpu", "0.1.0", vendor="DeepInfer", api=">=1.0,<2")
+
+
+@hookimpl
+def deepinfer_kernels() -> list[KernelSpec]:
+    return [
+        _kernel("norm.rms", "rms", "residual"),
+        _kernel("act.silu_mul", "silu_mul", "limit"),
+        _kernel("rope.apply", "rope", "interleaved", "inverse"),
+        _kernel("kv.store", "store", "latent", "strided_cache"),
+        _kernel(
+            "attn.paged",
+            "paged",
+            *("varlen", "window", "sinks", "softcap", "lse_out", "strided_cache"),
+        ),
+    ]
+
+
+def _kernel(op: str, name: str, *features: str) -> KernelSpec:
+    return KernelSpec(
+        op=f"{op}@1",
+        provider=f"cpu.{name}",
+        target=f"deepinfer_cpu.kernels:{name}",
+        caps=Caps(dtypes=DTYPES, features=LAWS | frozenset(features)),
+        supports=_supports,
+    )
+
+
+def _supports(problem: Problem) -> bool | Reason:
+    missing = library.problem()
+    if missing is not None:
+        return Reason(f"deepinfer-cpu's library is {missing}")
+    head_dim = problem.dim("head_dim") or 0
+    if problem.op == "attn.paged" and head_dim > MAX_HEAD_DIM:
+        return Reason(f"head_dim {head_dim} is more than {MAX_HEAD_DIM}")
+    return True
