@@ -25,15 +25,15 @@ layer_kvs = st.builds(
 def test_equal_layers_form_one_group() -> None:
     layout = make_layout([FULL] * 4, block_size=16)
     (group,) = layout.groups
-    assert group.layers == (0, 1, 2, 3)
+    assert group.caches == (0, 1, 2, 3)
     assert layout.page_bytes == 16 * 4 * FULL.bytes_per_token
     assert layout.hit_granularity == group.block_size == 16
-    assert layout.layer_groups == (0, 0, 0, 0)
+    assert layout.cache_groups == (0, 0, 0, 0)
 
 
 def test_the_smaller_group_holds_more_positions() -> None:
     layout = make_layout([WINDOW, WINDOW, FULL, WINDOW, WINDOW], block_size=16)
-    assert [(g.kind, g.layers, g.block_size) for g in layout.groups] == [
+    assert [(g.kind, g.caches, g.block_size) for g in layout.groups] == [
         ("window", (0, 1, 3, 4), 16),
         ("full", (2,), 64),
     ]
@@ -47,32 +47,38 @@ def test_padding_is_traded_for_a_small_granularity() -> None:
     assert layout.hit_granularity == 80
 
 
-def test_offsets_follow_layer_then_key_then_value() -> None:
-    (group,) = make_layout([FULL] * 3, block_size=4).groups
-    plane = 4 * 8 * 128 * 2
-    assert [group.page_offset_bytes(layer) for layer in range(3)] == [
-        (0, plane),
-        (2 * plane, 3 * plane),
-        (4 * plane, 5 * plane),
-    ]
+def test_caches_of_one_lifetime_lie_side_by_side_whatever_their_widths() -> None:
+    latent, index = (
+        LayerKV("full", 1, 576, 2, num_planes=1),
+        LayerKV("full", 1, 128, 2, num_planes=1),
+    )
+    window = LayerKV("window", 1, 64, 2, 128)
+    layout = make_layout([latent, latent, window, index, index], block_size=4)
+    group, other = layout.groups
+    assert (group.kind, group.caches, other.caches) == ("full", (0, 1, 3, 4), (2,))
+    assert group.bytes_per_token == 2 * (1152 + 256)
+    assert group.plane_offsets == (0, 4608, 9216, 10240)
+    assert layout.cache_groups == (0, 0, 1, 0, 0)
 
 
 @given(st.lists(layer_kvs, min_size=1, max_size=40), st.sampled_from([1, 4, 16, 64]))
 def test_any_mix_of_layers_fits_its_pages(layers: list[LayerKV], block_size: int) -> None:
     layout = make_layout(layers, block_size=block_size)
-    assert sorted(layer for group in layout.groups for layer in group.layers) == list(
+    assert sorted(layer for group in layout.groups for layer in group.caches) == list(
         range(len(layers))
     )
     for group in layout.groups:
         used = group.block_size * group.bytes_per_token
         assert used <= layout.page_bytes
         assert layout.hit_granularity % group.block_size == 0
-        assert layout.page_bytes % group.layer_kv.dtype_bytes == 0
+        assert all(layout.page_bytes % kv.dtype_bytes == 0 for kv in group.layer_kvs)
         if block_size >= 16:
             assert layout.page_bytes - used < 0.1 * layout.page_bytes
-        half = group.block_size * group.layer_kv.bytes_per_token // 2
-        offsets = [offset for layer in group.layers for offset in group.page_offset_bytes(layer)]
-        assert offsets == list(range(0, used, half))
+        sizes = [group.block_size * kv.bytes_per_token for kv in group.layer_kvs]
+        ends = [*group.plane_offsets[1:], used]
+        assert [
+            start + size for start, size in zip(group.plane_offsets, sizes, strict=True)
+        ] == ends
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_released_model_has_its_sizes() -> None:
 def test_a_token_takes_one_latent_and_one_rotated_key_per_layer() -> None:
     layout = make_layout(released_model().layer_kv(), block_size=64)
     (group,) = layout.groups
-    assert (group.kind, group.layer_kv.bytes_per_token) == ("latent", 1152)
+    assert (group.kind, group.bytes_per_token) == ("full", 61 * 1152)
     assert layout.page_bytes == 61 * 64 * 1152
 
 

@@ -20,7 +20,7 @@ def test_views_are_disjoint_and_stay_in_their_block():
     views = [view for cache in caches for view in (cache.k_cache, cache.v_cache)]
     for group in layout.groups:
         pool.zero_()
-        own = [v for layer in group.layers for v in (caches[layer].k_cache, caches[layer].v_cache)]
+        own = [v for layer in group.caches for v in (caches[layer].k_cache, caches[layer].v_cache)]
         for number, view in enumerate(own, start=1):
             view[1] = number
         for number, view in enumerate(own, start=1):

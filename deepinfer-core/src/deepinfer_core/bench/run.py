@@ -145,7 +145,7 @@ def _describe_model(llm: LLM) -> dict[str, Any]:
         "name": llm.model_name,
         "architecture": info.architecture,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "num_layers": len(model.layer_kv()),
+        "num_layers": info.config.num_layers,
         "vocab_size": info.vocab_size,
         "kv_bytes_per_token": sum(layer.bytes_per_token for layer in model.layer_kv()),
         "batch_invariant": llm.config.device.batch_invariant,

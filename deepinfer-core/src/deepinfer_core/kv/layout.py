@@ -1,14 +1,15 @@
-"""Layout groups: which layers share a block table, and what a page holds.
+"""Layout groups: which caches share a block table, and what a page holds.
 
-The only place that computes cache bytes. All groups share one pool of equal pages; a page of a
-group holds `block_size` consecutive positions of every layer of that group.
-No torch here.
+The only place that computes cache bytes. A layer has one cache or several. All groups share one
+pool of equal pages; a page of a group holds `block_size` consecutive positions of every cache of
+that group. No torch here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import lcm
 from typing import Literal
 
@@ -17,12 +18,12 @@ from deepinfer_core.errors import ConfigError
 MAX_PADDING = 0.1
 """Share of a page that a group may leave unused to keep the hit granularity small."""
 
-GroupKind = Literal["full", "window", "latent"]
+GroupKind = Literal["full", "window"]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """What one attention layer stores per token."""
+    """What one cache of a layer stores per token. A layer may have several."""
 
     kind: GroupKind
     num_kv_heads: int
@@ -30,11 +31,8 @@ class LayerKV:
     dtype_bytes: int
     window_size: int | None = None
     """Tokens visible including the current one; only for kind `window`."""
-
-    @property
-    def num_planes(self) -> int:
-        """Rows per token: a key and a value, or a latent that serves as both."""
-        return 1 if self.kind == "latent" else 2
+    num_planes: int = 2
+    """Keys and values; 1 where one row serves as both, or there are only keys."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -43,34 +41,32 @@ class LayerKV:
 
 @dataclass(frozen=True, slots=True)
 class LayoutGroup:
-    """Layers that live and die by the same positions."""
+    """Caches that live and die by the same positions, and share a block table."""
 
     kind: GroupKind
-    layers: tuple[int, ...]
-    """Model layer indices, ascending; their order inside the page."""
-    layer_kv: LayerKV
+    caches: tuple[int, ...]
+    """Indices of the model's caches, ascending; their order inside the page."""
+    layer_kvs: tuple[LayerKV, ...]
+    """Of these caches."""
     block_size: int
     """Positions per page of this group."""
 
     @property
     def window_size(self) -> int | None:
-        return self.layer_kv.window_size
+        return self.layer_kvs[0].window_size
 
     @property
     def bytes_per_token(self) -> int:
-        return self.layer_kv.bytes_per_token * len(self.layers)
+        return sum(layer_kv.bytes_per_token for layer_kv in self.layer_kvs)
 
-    def page_offset_bytes(self, layer: int) -> tuple[int, int]:
-        """Where a model layer's keys and values begin inside a page of this group.
+    @property
+    def plane_offsets(self) -> tuple[int, ...]:
+        """Byte in a page where each cache's first plane begins.
 
-        LAYOUT: a page is [layer][k | v][block_size][num_kv_heads][head_dim], then padding.
-
-        Returns:
-            Byte offsets (keys, values).
+        LAYOUT: a page is [cache][plane][block_size][num_kv_heads][head_dim], then padding.
         """
-        plane_bytes = self.block_size * self.layer_kv.bytes_per_token // 2
-        k_offset = 2 * self.layers.index(layer) * plane_bytes
-        return k_offset, k_offset + plane_bytes
+        sizes = [self.block_size * layer_kv.bytes_per_token for layer_kv in self.layer_kvs]
+        return tuple(accumulate(sizes[:-1], initial=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,49 +79,58 @@ class KVLayout:
     """A prefix hit is a multiple of this many tokens (least common multiple of block sizes)."""
 
     @property
-    def layer_groups(self) -> tuple[int, ...]:
-        """Layer index -> group index."""
-        owner = {layer: g for g, group in enumerate(self.groups) for layer in group.layers}
-        return tuple(owner[layer] for layer in range(len(owner)))
+    def cache_groups(self) -> tuple[int, ...]:
+        """Cache index -> group index."""
+        owner = {cache: g for g, group in enumerate(self.groups) for cache in group.caches}
+        return tuple(owner[cache] for cache in range(len(owner)))
 
 
-def make_layout(layers: Sequence[LayerKV], *, block_size: int) -> KVLayout:
-    """Group layers of equal `LayerKV` and choose positions per page.
+def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
+    """Group caches that keep the same positions, and choose positions per page.
 
     The group with the most bytes per token fills its page exactly. Every other group takes the
     number of positions that keeps the hit granularity smallest among those that waste less than
     a tenth of the page; if none does, the one that wastes least.
 
     Args:
-        layers: one per model layer, in order.
+        layer_kvs: of a model's caches, in its order.
         block_size: positions per page of the group with the most bytes per token.
 
     Raises:
-        ConfigError: there are no layers, or a window layer lacks its window size.
+        ConfigError: there are no caches, or a window cache lacks its window size.
     """
-    if not layers:
+    if not layer_kvs:
         raise ConfigError("a KV layout needs at least one layer")
-    members: dict[LayerKV, list[int]] = {}
-    for index, layer in enumerate(layers):
-        if (layer.kind == "window") != (layer.window_size is not None and layer.window_size >= 1):
+    members: dict[int | None, list[int]] = {}
+    for index, layer_kv in enumerate(layer_kvs):
+        window_size = layer_kv.window_size
+        if (layer_kv.kind == "window") != (window_size is not None and window_size >= 1):
             raise ConfigError(
                 "a window layer needs a window size of at least 1, and only a window layer has one",
                 field=f"layers.{index}",
-                value=layer,
+                value=layer_kv,
             )
-        members.setdefault(layer, []).append(index)
+        members.setdefault(window_size, []).append(index)
 
-    widths = {layer: layer.bytes_per_token * len(owned) for layer, owned in members.items()}
-    alignment = lcm(*(layer.dtype_bytes for layer in members))
+    widths = {
+        window_size: sum(layer_kvs[cache].bytes_per_token for cache in owned)
+        for window_size, owned in members.items()
+    }
+    alignment = lcm(*(layer_kv.dtype_bytes for layer_kv in layer_kvs))
     page_bytes = -(-block_size * max(widths.values()) // alignment) * alignment
     granularity = block_size
-    block_sizes: dict[LayerKV, int] = {}
-    for layer in sorted(members, key=lambda layer: -widths[layer]):
-        block_sizes[layer] = _positions_per_page(page_bytes, widths[layer], granularity)
-        granularity = lcm(granularity, block_sizes[layer])
+    block_sizes: dict[int | None, int] = {}
+    for window_size in sorted(members, key=lambda window_size: -widths[window_size]):
+        block_sizes[window_size] = _positions_per_page(page_bytes, widths[window_size], granularity)
+        granularity = lcm(granularity, block_sizes[window_size])
     groups = tuple(
-        LayoutGroup(layer.kind, tuple(owned), layer, block_sizes[layer])
-        for layer, owned in members.items()
+        LayoutGroup(
+            "full" if window_size is None else "window",
+            tuple(owned),
+            tuple(layer_kvs[cache] for cache in owned),
+            block_sizes[window_size],
+        )
+        for window_size, owned in members.items()
     )
     return KVLayout(groups, page_bytes, granularity)
 

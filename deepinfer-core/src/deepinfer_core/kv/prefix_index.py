@@ -15,7 +15,7 @@ from deepinfer_core.kv.layout import KVLayout, LayoutGroup
 from deepinfer_core.request import Request
 
 DIGEST_BYTES = 32
-_FORMAT = "deepinfer-kv-1"
+_FORMAT = "deepinfer-kv-2"
 """Part of every digest; a change of page layout or hashing gets a new one."""
 
 
@@ -29,14 +29,16 @@ class BlockHasher:
     __slots__ = ("_pack", "root")
 
     def __init__(self, group: LayoutGroup) -> None:
-        layer = group.layer_kv
         facts = (
             _FORMAT,
             group.kind,
             group.window_size,
             group.block_size,
-            *(layer.num_kv_heads, layer.head_dim, layer.dtype_bytes),
-            *group.layers,
+            *(
+                (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes, kv.num_planes)
+                for kv in group.layer_kvs
+            ),
+            *group.caches,
         )
         self.root = blake2b(repr(facts).encode(), digest_size=DIGEST_BYTES).digest()
         self._pack = Struct(f"<{group.block_size}i").pack

@@ -42,8 +42,8 @@ class DecoderStack(nn.Module):
         longest = max((meta.max_seq_len for meta in attention.groups), default=0)
         cos_sin = self.rotary.cos_sin(longest, positions.device)
         x, residual = self.embed_tokens(batch.input_ids), None
-        for index, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, positions, cos_sin, *attention.of_layer(index))
+        for layer in self.layers:
+            x, residual = layer(x, residual, positions, cos_sin, attention)
         x, _ = self.norm.add_norm(x, residual)
         return x
 
@@ -89,22 +89,19 @@ class DecoderModel(nn.Module):
         """
 
     def layer_kv(self) -> list[LayerKV]:
-        """What each attention layer stores per token, in layer order."""
-        config = self.config
+        """What each cache stores per token: one per layer, then those of the indexers."""
+        config, dtype_bytes = self.config, self.dtype.itemsize
         if config.latent is not None:
-            row = LayerKV(
-                kind="latent",
-                num_kv_heads=1,
-                head_dim=config.latent.row_dim,
-                dtype_bytes=self.dtype.itemsize,
-            )
-            return [row] * config.num_layers
+            widths = [config.latent.row_dim] * config.num_layers
+            if config.indexer is not None:
+                widths += [config.indexer.head_dim] * config.num_layers
+            return [LayerKV("full", 1, width, dtype_bytes, num_planes=1) for width in widths]
         return [
             LayerKV(
                 kind="full" if window_size is None else "window",
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
-                dtype_bytes=self.dtype.itemsize,
+                dtype_bytes=dtype_bytes,
                 window_size=window_size,
             )
             for window_size in config.windows

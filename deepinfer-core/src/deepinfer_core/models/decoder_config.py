@@ -63,6 +63,16 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerConfig:
+    """The lightning indexer of sparse attention (DeepSeek-AI 2025, DeepSeek-V3.2)."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    """Tokens that a query attends to, its own included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     """Everything that building a decoder needs."""
 
@@ -88,6 +98,8 @@ class DecoderConfig:
     moe: MoeConfig | None = None
     latent: LatentConfig | None = None
     """Instead of keys and values per head; then `head_dim` is that of a query."""
+    indexer: IndexerConfig | None = None
+    """What picks the tokens that latent attention sees."""
 
 
 def read_decoder_config(

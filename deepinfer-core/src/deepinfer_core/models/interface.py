@@ -19,7 +19,7 @@ class Model(Protocol):
     vocab_size: int
 
     def layer_kv(self) -> Sequence[LayerKV]:
-        """What each attention layer stores per token, in layer order."""
+        """What each cache stores per token; a cache's index here is its index in the batch."""
         ...
 
     def forward(self, batch: ForwardBatch) -> Tensor:

@@ -12,11 +12,12 @@ from deepinfer_core.ops.meta import AttentionMeta
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """The cache views of one layer, over the shared pool. Possibly strided in the block axis."""
+    """The views of one cache, over the shared pool. Possibly strided in the block axis."""
 
     k_cache: Tensor
     """[num_blocks, block_size, num_kv_heads, head_dim]"""
     v_cache: Tensor
+    """`k_cache` itself where the cache has one plane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,13 @@ class AttentionBatch:
     """Attention metadata per layout group, and each layer's cache and group."""
 
     groups: Sequence[AttentionMeta]
-    layer_groups: Sequence[int]
-    """Layer index -> index into `groups`."""
+    cache_groups: Sequence[int]
+    """Cache index -> index into `groups`."""
     caches: Sequence[LayerCache]
-    """Layer index -> cache views."""
+    """By the index that the model gave them in `layer_kv`."""
 
-    def of_layer(self, layer: int) -> tuple[AttentionMeta, LayerCache]:
-        return self.groups[self.layer_groups[layer]], self.caches[layer]
+    def of_cache(self, index: int) -> tuple[AttentionMeta, LayerCache]:
+        return self.groups[self.cache_groups[index]], self.caches[index]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class BatchBuilder:
         max_num_seqs: int,
         device: torch.device,
     ) -> None:
-        self._layer_groups = layout.layer_groups
+        self._cache_groups = layout.cache_groups
         self._caches = caches
         self._token_pool = token_pool
         self._device = device
@@ -129,7 +129,7 @@ class BatchBuilder:
             )
             for g, tables in enumerate(self._tables)
         ]
-        attention = AttentionBatch(groups, self._layer_groups, self._caches)
+        attention = AttentionBatch(groups, self._cache_groups, self._caches)
         batch = ForwardBatch(input_ids, device_positions, attention)
         return Step(batch, last_tokens, sample_places)
 

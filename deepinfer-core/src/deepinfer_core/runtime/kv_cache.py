@@ -6,6 +6,7 @@ Bytes per page come from `kv.layout`; who owns which page is `kv.manager`'s busi
 from __future__ import annotations
 
 import logging
+import math
 
 import numpy as np
 import torch
@@ -74,24 +75,23 @@ def allocate_pool(layout: KVLayout, num_blocks: int, device: torch.device) -> Te
 
 
 def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[LayerCache]:
-    """Each layer's key and value views over the pool, in model layer order.
+    """Each cache's key and value views over the pool, in the model's order.
 
-    LAYOUT: a page holds [layer of the group][k | v][block_size][num_kv_heads][head_dim], so a view
-    is contiguous inside a block and strided by `page_bytes` from block to block. A latent layer
-    has one plane, which is both views.
+    Views are contiguous inside a block and strided by `page_bytes` from block to block, see
+    `LayoutGroup.plane_offsets`. A cache of one plane has it as both views.
     """
     num_blocks = pool.shape[0]
     typed = pool.view(dtype)
     caches: dict[int, LayerCache] = {}
     for group in layout.groups:
-        kv = group.layer_kv
-        shape = (num_blocks, group.block_size, kv.num_kv_heads, kv.head_dim)
-        size = group.block_size * kv.num_kv_heads * kv.head_dim
-        for order, layer in enumerate(group.layers):
-            first = kv.num_planes * order
+        for cache, kv, offset_bytes in zip(
+            group.caches, group.layer_kvs, group.plane_offsets, strict=True
+        ):
+            shape = (num_blocks, group.block_size, kv.num_kv_heads, kv.head_dim)
+            size, first = math.prod(shape[1:]), offset_bytes // dtype.itemsize
             planes = [
-                typed[:, plane * size : (plane + 1) * size].view(shape)
-                for plane in range(first, first + kv.num_planes)
+                typed[:, start : start + size].view(shape)
+                for start in range(first, first + kv.num_planes * size, size)
             ]
-            caches[layer] = LayerCache(k_cache=planes[0], v_cache=planes[-1])
-    return [caches[layer] for layer in range(len(caches))]
+            caches[cache] = LayerCache(k_cache=planes[0], v_cache=planes[-1])
+    return [caches[cache] for cache in range(len(caches))]

@@ -32,7 +32,7 @@ class HandRunner:
         self.block_size = block_size
         layers = model.layer_kv()
         self.kinds: list[LayerKV] = list(dict.fromkeys(layers))
-        self.layer_groups = [self.kinds.index(layer) for layer in layers]
+        self.cache_groups = [self.kinds.index(layer) for layer in layers]
         self.caches = [_empty_cache(layer, num_blocks, block_size, model.dtype) for layer in layers]
         order = list(range(1, num_blocks))
         random.Random(0).shuffle(order)
@@ -59,7 +59,7 @@ class HandRunner:
             for group in range(len(self.kinds))
         ]
         input_ids = torch.tensor([i for ids in chunks.values() for i in ids], dtype=torch.int32)
-        attention = AttentionBatch(groups, self.layer_groups, self.caches)
+        attention = AttentionBatch(groups, self.cache_groups, self.caches)
         hidden = self.model.forward(ForwardBatch(input_ids, positions, attention))
         logits = self.model.compute_logits(hidden)
         return dict(zip(chunks, torch.split(logits, query_lens), strict=True))

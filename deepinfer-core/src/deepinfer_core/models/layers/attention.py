@@ -7,23 +7,21 @@ from torch import Tensor, nn
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.runtime.batch import LayerCache
+from deepinfer_core.runtime.batch import AttentionBatch
 
 
 class Attention(nn.Module):
     """Project, rotate, store keys and values, attend, project back."""
 
-    def __init__(
-        self, ops: OpTable, config: DecoderConfig, *, window_size: int | None, dtype: str
-    ) -> None:
+    def __init__(self, ops: OpTable, config: DecoderConfig, layer: int, *, dtype: str) -> None:
         super().__init__()
         self.head_dim = head_dim = config.head_dim
         self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
         self.qk_v_counts = (config.num_q_heads + config.num_kv_heads, config.num_kv_heads)
         self.scale = config.attention_scale
-        self.window_size = window_size
+        self.layer = layer
+        self.window_size = window_size = config.windows[layer]
         q_size, kv_size, _ = (count * head_dim for count in self.head_counts)
         self.qkv_proj = MergedLinear(
             ops,
@@ -66,16 +64,16 @@ class Attention(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, positions: Tensor, cos_sin: Tensor, meta: AttentionMeta, cache: LayerCache
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
     ) -> Tensor:
         """[T, C] -> [T, C]; writes the T tokens' keys and values into the cache.
 
         Args:
             positions: [T] int64.
             cos_sin: [P, rotary_dim] float32, see `RotaryTable`.
-            meta: of this layer's layout group.
         """
         num_tokens = x.shape[0]
+        meta, cache = attention.of_cache(self.layer)
         heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = heads.split_with_sizes(self.head_counts, dim=1)

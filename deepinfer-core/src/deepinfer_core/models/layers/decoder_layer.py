@@ -10,9 +10,8 @@ from deepinfer_core.models.layers.latent_attention import LatentAttention
 from deepinfer_core.models.layers.mlp import GatedMLP
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.runtime.batch import LayerCache
+from deepinfer_core.runtime.batch import AttentionBatch
 
 
 class DecoderLayer(nn.Module):
@@ -26,9 +25,9 @@ class DecoderLayer(nn.Module):
         )
         self.self_attn: nn.Module
         if config.latent is not None:
-            self.self_attn = LatentAttention(ops, config, config.latent, dtype=dtype)
+            self.self_attn = LatentAttention(ops, config, config.latent, layer, dtype=dtype)
         else:
-            self.self_attn = Attention(ops, config, window_size=config.windows[layer], dtype=dtype)
+            self.self_attn = Attention(ops, config, layer, dtype=dtype)
         self.post_attention_layernorm = RMSNorm(
             ops, size, eps, dtype=dtype, role="mlp.norm", residual=True
         )
@@ -46,11 +45,10 @@ class DecoderLayer(nn.Module):
         residual: Tensor | None,
         positions: Tensor,
         cos_sin: Tensor,
-        meta: AttentionMeta,
-        cache: LayerCache,
+        attention: AttentionBatch,
     ) -> tuple[Tensor, Tensor]:
         """Give this layer's output, not yet added to the residual stream, and the stream."""
         x, residual = self.input_layernorm.add_norm(x, residual)
-        x = self.self_attn(x, positions, cos_sin, meta, cache)
+        x = self.self_attn(x, positions, cos_sin, attention)
         x, residual = self.post_attention_layernorm.add_norm(x, residual)
         return self.mlp(x), residual

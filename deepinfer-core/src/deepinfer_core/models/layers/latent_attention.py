@@ -14,9 +14,8 @@ from deepinfer_core.models.decoder_config import DecoderConfig, LatentConfig
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
-from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.runtime.batch import LayerCache
+from deepinfer_core.runtime.batch import AttentionBatch
 
 LATENT_NORM_EPS = 1e-6
 """Of the norms of latents in the released code, whatever the configuration says of the others."""
@@ -65,11 +64,12 @@ class LatentAttention(nn.Module):
     """Project, rotate, store one row per token, attend to latents, project back."""
 
     def __init__(
-        self, ops: OpTable, config: DecoderConfig, latent: LatentConfig, *, dtype: str
+        self, ops: OpTable, config: DecoderConfig, latent: LatentConfig, layer: int, *, dtype: str
     ) -> None:
         super().__init__()
         size, num_heads = config.hidden_size, config.num_q_heads
         self.latent = latent
+        self.layer = layer
         self.num_heads = num_heads
         self.scale = config.attention_scale
         self.rope_layout = "interleaved" if config.rope.is_interleaved else "half"
@@ -135,10 +135,11 @@ class LatentAttention(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, positions: Tensor, cos_sin: Tensor, meta: AttentionMeta, cache: LayerCache
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
     ) -> Tensor:
         """[T, C] -> [T, C]; arguments as of `Attention`."""
         latent, num_tokens = self.latent, x.shape[0]
+        meta, cache = attention.of_cache(self.layer)
         q, row = self.down_proj(x).split_with_sizes(list(self.down_proj.parts.values()), dim=1)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             q = self.q_b_proj(self.q_a_layernorm(q.contiguous()))
