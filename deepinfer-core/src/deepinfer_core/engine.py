@@ -7,6 +7,7 @@ INVARIANT: both loops give the same tokens.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -189,18 +192,18 @@ class Engine:
         if plan is None:
             return self._idle()
         flight = self._submit(plan)
-        flight.sample()
+        if flight is None or not self._sample(flight):
+            return StepResult()
         return self._commit(flight)
 
     def overlapped_step(self) -> StepResult:
         """Launch step N+1, then read the tokens of step N."""
         plan = self.scheduler.schedule()
         flight = self._submit(plan) if plan is not None else None
-        if self._last is None and flight is None:
+        if self._last is None and plan is None:
             return self._idle()
         result = self._settle() if self._last is not None else StepResult()
-        if flight is not None:
-            flight.sample()
+        if flight is not None and self._sample(flight):
             self._last = flight
         return result
 
@@ -239,9 +242,37 @@ class Engine:
     def _encode_word(self, word: str) -> list[int]:
         return self.tokenizer.encode(word, add_special_tokens=False)
 
-    def _submit(self, plan: StepPlan) -> InFlight:
+    def _submit(self, plan: StepPlan) -> InFlight | None:
+        """Launch a step; None if memory ran out, and the step is taken back."""
         self._num_steps += 1
-        return self.runner.submit(plan)
+        try:
+            return self.runner.submit(plan)
+        except (MemoryError, RuntimeError) as error:
+            self._roll_back(plan, error)
+            return None
+
+    def _sample(self, flight: InFlight) -> bool:
+        """Draw a step's tokens; False if memory ran out, and the step is taken back."""
+        try:
+            flight.sample()
+        except (MemoryError, RuntimeError) as error:
+            self._roll_back(flight.plan, error)
+            return False
+        return True
+
+    def _roll_back(self, plan: StepPlan, error: Exception) -> None:
+        if not self.runner.is_out_of_memory(error):
+            raise error
+        num_tokens, reason = len(plan.token_ids), str(error) or type(error).__name__
+        logger.warning(
+            "memory ran out in a step of %d tokens of %d requests; smaller steps follow; to avoid "
+            "this, lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs, or give the "
+            "KV cache less: %s",
+            num_tokens,
+            len(plan.rows),
+            reason,
+        )
+        self.scheduler.roll_back(plan, reason)
 
     def _settle(self) -> StepResult:
         assert self._last is not None

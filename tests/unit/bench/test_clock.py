@@ -41,11 +41,12 @@ def test_parts_exclude_each_other(llm):
         assert set(step.parts_s) == {*MODEL_PARTS, *ENGINE_PARTS}
         # forward is entered twice: hidden states, then logits.
         assert step.parts_s["forward"] == 2
-        assert all(step.parts_s[part] == 1 for part in ("schedule", "build", "sampler", "commit"))
-        # submit made three timed calls, advance four: schedule, submit, commit, sample.
+        assert all(step.parts_s[part] == 1 for part in ("schedule", "build", "commit"))
+        assert step.parts_s["sampler"] == 2  # sample and count
+        # submit made three timed calls, advance five: schedule, submit, commit, sample, count.
         assert step.parts_s["rows"] == 4
-        assert step.parts_s["output"] == 5
-        assert step.engine_s == step.total_s - 3
+        assert step.parts_s["output"] == 6
+        assert step.engine_s == step.total_s - 4
 
 
 def test_nothing_is_left_behind(llm):
@@ -63,4 +64,4 @@ def test_medians_of_parts(llm):
         serve(llm, 1, 8)
     parts = median_parts_ms(clock.decode_steps(1))
     assert parts["forward"] == 2000
-    assert parts["output"] == 5000
+    assert parts["output"] == 6000

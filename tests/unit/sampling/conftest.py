@@ -148,6 +148,7 @@ class Rows:
             torch.tensor(rows, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64)
         )
         self.pool.write(places, sampled.token_ids)
+        self.sampler.count(rows, sampled.token_ids)
         for row in rows:
             self.lengths[row] += 1
         return sampled

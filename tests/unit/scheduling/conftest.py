@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 from deepinfer_core.kv.block_pool import BlockEvent
@@ -20,6 +21,7 @@ class Harness:
     """A scheduler over a fake runner, checked after every step.
 
     `depth` steps stay in flight while one is scheduled: 0 is the plain loop, 1 overlaps.
+    `fits` says for which plans there is memory.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Harness:
         policy: str = "fcfs",
         prefix_caching: bool = True,
         depth: int = 0,
+        fits: Callable[[StepPlan], bool] = lambda plan: True,
     ) -> None:
         layout = layout or make_layout([LayerKV("full", 1, 1, 1)], block_size=4)
         self.stored: list[tuple[int, bytes]] = []
@@ -46,6 +49,8 @@ class Harness:
         )
         self.runner = FakeRunner(layout, self.kv)
         self.depth = depth
+        self.fits = fits
+        self.num_failed_steps = 0
         self.max_num_batched_tokens = max_num_batched_tokens
         self.flights: deque[tuple[StepPlan, StepOutput]] = deque()
         self.requests: list[Request] = []
@@ -101,6 +106,12 @@ class Harness:
         plan = self.scheduler.schedule()
         if plan is not None:
             assert len(plan.token_ids) <= self.max_num_batched_tokens
+            if not self.fits(plan):
+                self.runner.compute(plan)
+                self.scheduler.roll_back(plan, "no memory")
+                self.num_failed_steps += 1
+                self.scheduler.check_integrity()
+                return self.step()
             self.plans.append(plan)
             self.flights.append((plan, self.runner.submit(plan)))
         self.scheduler.check_integrity()
@@ -166,6 +177,8 @@ class Harness:
         delivered = len(request.prompt_logprobs)
         assert request.prompt_logprobs == plain.prompt_logprobs[:delivered]
         if request.finish_reason == "abort":
+            return
+        if request.finish_reason == "error" and "memory ran out" in str(request.error):
             return
         if request.finish_reason == "error" and "KV cache" in str(request.error):
             assert request.num_prompt_tokens + count >= self.kv.max_tokens_of_pool

@@ -76,6 +76,17 @@ class FakeRunner:
         self.parents: dict[int, int] = {}
 
     def submit(self, plan: StepPlan) -> StepOutput:
+        prompt_logprobs = self.compute(plan)
+        ends = [
+            first + count
+            for first, count in zip(
+                plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True
+            )
+        ]
+        return self._sample(plan, ends, prompt_logprobs)
+
+    def compute(self, plan: StepPlan) -> list[list[TokenLogprobs]]:
+        """Everything but the draw, as in a step whose logits find no memory."""
         self._check_shape(plan)
         for row in plan.row_frees:
             del self.rows[row]
@@ -89,7 +100,6 @@ class FakeRunner:
             table[update.first_index :] = update.block_ids
         for source, target in plan.block_copies:
             self.memory[target] = list(self.memory[source])
-        ends: list[int] = []
         begin = 0
         for index, (row_id, first, count) in enumerate(
             zip(plan.rows, plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True)
@@ -98,9 +108,7 @@ class FakeRunner:
             num_owners = max(1, plan.sample_sources.count(index))
             self._compute(row_id, first, plan.token_ids[begin : begin + count], num_owners)
             begin += count
-            ends.append(first + count)
-        prompt_logprobs = [self._prompt_logprobs(plan, wanted) for wanted in plan.prompt_logprobs]
-        return self._sample(plan, ends, prompt_logprobs)
+        return [self._prompt_logprobs(plan, wanted) for wanted in plan.prompt_logprobs]
 
     @staticmethod
     def _check_shape(plan: StepPlan) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from deepinfer_core.kv.layout import KVLayout, LayerKV, make_layout
+from deepinfer_core.scheduling.plan import StepPlan
 
 FULL = LayerKV("full", 1, 1, 1)
 
@@ -49,6 +51,17 @@ def draw_request(rng: random.Random, bases: list[list[int]], priorities: bool) -
     }
 
 
+def draw_memory(rng: random.Random) -> Callable[[StepPlan], bool]:
+    """Enough, or enough for some tokens, or at times not enough for any step but the smallest."""
+    num_tokens = rng.choice([1, 2, 5])
+    kinds: list[Callable[[StepPlan], bool]] = [
+        lambda plan: True,
+        lambda plan: len(plan.token_ids) <= num_tokens,
+        lambda plan: len(plan.token_ids) == 1 == len(plan.sample_rows) or rng.random() < 0.8,
+    ]
+    return rng.choice(kinds)
+
+
 def disturb(harness: Any, rng: random.Random) -> None:
     """One of the things that can happen between two steps."""
     live = [request for request in harness.requests if not request.is_finished]
@@ -83,6 +96,7 @@ def run_schedule(harness_type: type, seed: int) -> Any:
         policy=policy,
         prefix_caching=rng.random() < 0.8,
         depth=rng.choice([0, 1, 1, 2]),
+        fits=draw_memory(rng),
     )
     bases = [[rng.randrange(20) for _ in range(rng.choice([4, 8, 16, 24]))] for _ in range(2)]
     arrivals = [draw_request(rng, bases, policy == "priority") for _ in range(rng.randint(1, 8))]
@@ -104,7 +118,7 @@ def run_schedule(harness_type: type, seed: int) -> Any:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -> None:
-    totals = dict.fromkeys(("hits", "preemptions", "copies", "voids"), 0)
+    totals = dict.fromkeys(("hits", "preemptions", "copies", "voids", "failed"), 0)
     for seed in range(batch * SCHEDULES_PER_BATCH, (batch + 1) * SCHEDULES_PER_BATCH):
         try:
             done = run_schedule(harness, seed)
@@ -114,6 +128,7 @@ def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -
         totals["hits"] += done.kv.stats().num_hit_tokens
         totals["preemptions"] += sum(r.num_preemptions for r in done.requests)
         totals["copies"] += sum(len(plan.block_copies) for plan in done.plans)
+        totals["failed"] += done.num_failed_steps
         totals["voids"] += sum(len(plan.sample_rows) for plan in done.plans) - sum(
             r.num_output_tokens for r in done.requests
         )

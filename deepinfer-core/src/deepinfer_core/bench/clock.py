@@ -68,6 +68,7 @@ class StepClock:
             (runner.model, "compute_logits", "forward"),
             (runner.model, "lm_head_chunk", "forward"),
             (runner.sampler, "sample", "sampler"),
+            (runner.sampler, "count", "sampler"),
             (runner.sampler, "prompt_logprobs", "sampler"),
         ]
         self._inner_s: list[float] = []

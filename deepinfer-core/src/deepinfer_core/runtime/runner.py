@@ -7,6 +7,7 @@ INVARIANT: `InFlight.result` is the only place that waits for the device, and wh
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import accumulate
 
 import torch
@@ -52,6 +53,9 @@ class ModelRunner:
         self._pool = pool
         self._copy_blocks = copy_blocks
         self._torch_device = pool.device
+        self._unapplied: deque[StepPlan] = deque()
+        """Whose changes of rows and blocks are not made: the next one, and one that failed before
+        they all were. Making a change twice does no harm."""
         self.builder = BatchBuilder(
             layout,
             layer_caches(pool, layout, model.dtype),
@@ -60,10 +64,25 @@ class ModelRunner:
             device=pool.device,
         )
 
+    @staticmethod
+    def is_out_of_memory(error: Exception) -> bool:
+        """Whether what `submit` or `InFlight.sample` raised says that an allocation did not fit."""
+        # torch has a type of its own for devices, but its CPU allocator raises a bare RuntimeError.
+        return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+            isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+        )
+
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> InFlight:
-        """Launch the forward of a plan up to its logits. Does not wait for the device."""
-        self._apply_row_changes(plan)
+        """Launch the forward of a plan up to its logits. Does not wait for the device.
+
+        May raise whatever the allocator raises; the plan's changes of rows and blocks are then
+        made with the next plan, if they were not before.
+        """
+        self._unapplied.append(plan)
+        while self._unapplied:
+            self._apply_row_changes(self._unapplied[0])
+            self._unapplied.popleft()
         step = self.builder.build(plan)
         hidden_states = self.model.forward(step.batch)
         logits = self._sampled_logits(plan, step, hidden_states)
@@ -164,6 +183,7 @@ class InFlight:
             self._logits = None  # the largest tensor of a step, and void after sampling
             self._token_pool.write(self._sample_places, sampled.token_ids)
             self._sampled = sampled.to_host()
+            self._sampler.count(plan.sample_rows, sampled.token_ids)
         self._event.record()
 
     def result(self) -> StepOutput:

@@ -6,13 +6,14 @@ knowing the token. A void draw of a row that has ended counts in a slot that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from deepinfer_core.sampling.step import SampleStep
 from deepinfer_core.scheduling.plan import RowStart
+from deepinfer_core.staging import to_device
 
 
 class Penalties:
@@ -53,7 +54,7 @@ class Penalties:
             self._free_slots.append(slot)
 
     def apply(self, logits: Tensor, step: SampleStep) -> Tensor:
-        indices = self._indices(step)
+        indices = self._indices(step.rows)
         if not indices:
             return logits
         slots = step.ints([self._slots[step.rows[i]] for i in indices])
@@ -62,25 +63,27 @@ class Penalties:
         changed = self._penalties_op(selected, self._prompt_mask, self._counts, slots, *strengths)
         return step.write_back(logits, indices, changed)
 
-    def count(self, step: SampleStep, token_ids: Tensor) -> None:
+    def count(self, rows: Sequence[int], token_ids: Tensor) -> None:
         """Take note of drawn tokens. token_ids: [L] int32."""
-        indices = self._indices(step)
+        indices = self._indices(rows)
         if not indices:
             return
-        slots = step.ints([self._slots[step.rows[i]] for i in indices])
-        drawn = step.select(token_ids, indices).to(torch.int64)
+        slots = to_device([self._slots[rows[i]] for i in indices], self._device)
+        drawn = token_ids[to_device(indices, self._device)].to(torch.int64)
         places = slots * self._counts.shape[1] + drawn
         self._counts.view(-1).index_add_(0, places, torch.ones_like(places, dtype=torch.int32))
 
-    def _indices(self, step: SampleStep) -> list[int]:
+    def _indices(self, rows: Sequence[int]) -> list[int]:
         if not self._slots:
             return []
-        return [i for i, row in enumerate(step.rows) if row in self._slots]
+        return [i for i, row in enumerate(rows) if row in self._slots]
 
     def _grow(self) -> None:
         num_slots = self._counts.shape[0]
         added = max(1, num_slots)
+        # All or nothing: memory may run out, and a row that failed to start is started again.
+        self._prompt_mask, self._counts, self._strengths = (
+            torch.cat([old, old.new_zeros(added, old.shape[1])])
+            for old in (self._prompt_mask, self._counts, self._strengths)
+        )
         self._free_slots.extend(reversed(range(num_slots, num_slots + added)))
-        for name in ("_prompt_mask", "_counts", "_strengths"):
-            old = getattr(self, name)
-            setattr(self, name, torch.cat([old, old.new_zeros(added, old.shape[1])]))

@@ -96,7 +96,7 @@ class Sampler:
         token_pool: TokenPool,
         mask: Tensor | None = None,
     ) -> SampledTokens:
-        """Draw one token per logits row. Never waits for the device.
+        """Draw one token per logits row, which changes nothing yet. Never waits for the device.
 
         Args:
             logits: [L, V] float32, contiguous; consumed: its content afterwards is void.
@@ -115,10 +115,17 @@ class Sampler:
             logits = stage.apply(logits, step)
         failed = _nothing_to_draw(logits)
         token_ids, groups = self._draw(logits, step)
-        self._penalties.count(step, token_ids)
         if raw is not None:
             groups.append(self._logprobs(raw, wanted, token_ids, step))
         return SampledTokens(token_ids, failed, groups, step.errors)
+
+    def count(self, rows: Sequence[int], token_ids: Tensor) -> None:
+        """Take note of what was drawn, once nothing can fail any more: a step may be drawn again.
+
+        Args:
+            rows: as `sample` got them; token_ids: [L] int32, as it gave them.
+        """
+        self._penalties.count(rows, token_ids)
 
     def prompt_logprobs(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from deepinfer_core.errors import RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import Request
+from deepinfer_core.scheduling.budget import TokenBudget
 from deepinfer_core.scheduling.entry import Entry
 from deepinfer_core.scheduling.plan import BlockUpdate
 from deepinfer_core.scheduling.policy import Policy
@@ -22,16 +23,14 @@ class Planner:
 
     Args:
         policy: the roster's, asked only who may oust whom.
-        max_num_batched_tokens: budget of one step.
+        budget: of one step; asked anew for each.
     """
 
-    def __init__(
-        self, kv: KVManager, roster: Roster, policy: Policy, *, max_num_batched_tokens: int
-    ) -> None:
+    def __init__(self, kv: KVManager, roster: Roster, policy: Policy, budget: TokenBudget) -> None:
         self._kv = kv
         self._roster = roster
         self._policy = policy
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self._budget = budget
         self.max_tokens_of_pool = kv.max_tokens_of_pool
         self._blocked: tuple[Entry | None, int] = (None, 0)
         """Who found too few free blocks last, and how many there were."""
@@ -42,7 +41,7 @@ class Planner:
         Args:
             is_idle: no step is in flight, so no block will come free by waiting.
         """
-        step = Step(step_id, self._max_num_batched_tokens)
+        step = Step(step_id, self._budget.num_tokens)
         self._admit_urgent(step)
         self._schedule_running(step, is_idle)
         if not step.preempted:
@@ -193,6 +192,17 @@ class Planner:
             roster.start(entry)
             step.joined.append(entry)
             step.sample(entry)
+
+    def fail_too_large(self, entry: Entry, reason: str) -> None:
+        """End a request for whose next token alone there is too little memory."""
+        if entry.request.is_finished:
+            return
+        message = (
+            f"memory ran out at position {entry.request.num_computed_tokens} of this request, with "
+            f"nothing else in the step: {reason}; send a shorter prompt, lower max_tokens, or give "
+            "the KV cache less (cache.memory_fraction or cache.num_blocks)"
+        )
+        self._roster.end(entry, "error", error=RequestError(message))
 
     def _fail_too_long(self, entry: Entry, num_tokens: int) -> None:
         message = (

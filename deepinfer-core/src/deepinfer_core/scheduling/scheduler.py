@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from deepinfer_core.errors import EngineError, RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import FinishReason, Request
+from deepinfer_core.scheduling.budget import TokenBudget
 from deepinfer_core.scheduling.commit import commit_prompt_logprobs, commit_tokens, cut_outputs
 from deepinfer_core.scheduling.entry import Place
 from deepinfer_core.scheduling.plan import StepOutput, StepPlan
@@ -55,9 +56,8 @@ class Scheduler:
         self._kv = kv
         chosen = get_policy(policy)
         self._roster = Roster(kv, max_num_seqs=max_num_seqs, policy=chosen)
-        self._planner = Planner(
-            kv, self._roster, chosen, max_num_batched_tokens=max_num_batched_tokens
-        )
+        self._budget = TokenBudget(max_num_batched_tokens)
+        self._planner = Planner(kv, self._roster, chosen, self._budget)
         self._in_flight: deque[Step] = deque()
         self._next_step_id = 0
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
@@ -163,6 +163,31 @@ class Scheduler:
             row_frees=self._roster.take_row_frees(), block_copies=self._kv.take_block_copies()
         )
 
+    def roll_back(self, plan: StepPlan, reason: str) -> None:
+        """Take back the newest step, for which memory ran out, and plan smaller ones for a while.
+
+        Its requests go on from where they were before it; those that had just forked start anew.
+        A step of one token cannot shrink: its request ends.
+
+        Args:
+            reason: the allocator's words, for that request's error.
+
+        Raises:
+            EngineError: another plan is the newest.
+        """
+        if not self._in_flight or self._in_flight[-1].plan is not plan:
+            raise EngineError(f"step {plan.step_id} is not the newest step in flight")
+        step = self._in_flight.pop()
+        roster, left = self._roster, self._in_flight
+        for entry in step.undo(left[-1].plan.step_id if left else roster.settled_step_id):
+            roster.preempt(entry)
+        roster.settle()
+        if len(plan.token_ids) > 1 or len(plan.sample_rows) > 1:
+            self._budget.shrink(len(plan.token_ids))
+            return
+        self._planner.fail_too_large(step.placed[0], reason)
+        self._budget.restore()
+
     def commit(self, plan: StepPlan, output: StepOutput) -> StepResult:
         """Take over what a settled step produced. Steps settle in the order of their plans.
 
@@ -181,6 +206,7 @@ class Scheduler:
                 f"the output has {len(output.token_ids)}"
             )
         step = self._in_flight.popleft()
+        self._budget.note_success()
         roster, kv = self._roster, self._kv
         roster.settled_step_id = plan.step_id
         if plan.prompt_logprobs:

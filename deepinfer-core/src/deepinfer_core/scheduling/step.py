@@ -7,7 +7,7 @@ is chosen nor who holds which blocks.
 from __future__ import annotations
 
 from deepinfer_core.request import Request
-from deepinfer_core.scheduling.entry import Entry
+from deepinfer_core.scheduling.entry import Entry, Place
 from deepinfer_core.scheduling.plan import (
     UNKNOWN_TOKEN_ID,
     BlockUpdate,
@@ -20,7 +20,7 @@ from deepinfer_core.scheduling.plan import (
 class Step:
     """The requests of one step, in the order in which they were placed."""
 
-    __slots__ = ("_placed", "budget", "joined", "plan", "preempted", "sampled", "to_register")
+    __slots__ = ("budget", "joined", "placed", "plan", "preempted", "sampled", "to_register")
 
     def __init__(self, step_id: int, budget: int) -> None:
         self.plan = StepPlan(step_id)
@@ -34,12 +34,12 @@ class Step:
         """Who may have filled a block, and how many of its tokens this step settles."""
         self.sampled: list[Entry] = []
         """Parallel to `plan.sample_rows`."""
-        self._placed: list[Entry] = []
+        self.placed: list[Entry] = []
         """Parallel to `plan.rows`."""
 
     @property
     def is_empty(self) -> bool:
-        return not self._placed
+        return not self.placed
 
     def place_next(self, entry: Entry) -> None:
         """`place` and `sample` for a request that lacks one token and no block.
@@ -51,8 +51,8 @@ class Step:
             plan.token_ids.append(UNKNOWN_TOKEN_ID)
         else:
             plan.token_ids.append(request.output_token_ids[-1])
-        plan.sample_sources.append(len(self._placed))
-        self._placed.append(entry)
+        plan.sample_sources.append(len(self.placed))
+        self.placed.append(entry)
         self.sampled.append(entry)
         plan.num_computed_tokens.append(position - 1)
         plan.num_scheduled_tokens.append(1)
@@ -77,7 +77,7 @@ class Step:
             self.to_register.append((entry, end))
         if start < entry.prompt_logprobs_end:
             self._plan_prompt_logprobs(entry, start, end)
-        self._placed.append(entry)
+        self.placed.append(entry)
         plan.num_computed_tokens.append(start)
         plan.num_scheduled_tokens.append(num_tokens)
         self.budget -= num_tokens
@@ -90,11 +90,34 @@ class Step:
         """Draw a request's next token from the logits of whoever was placed last."""
         plan = self.plan
         self.sampled.append(entry)
-        plan.sample_sources.append(len(self._placed) - 1)
+        plan.sample_sources.append(len(self.placed) - 1)
         plan.sample_positions.append(entry.num_tokens)
         entry.num_tokens += 1
         entry.request.num_in_flight_tokens += 1
         entry.last_step_id = plan.step_id
+
+    def undo(self, newest_step_id: int) -> list[Entry]:
+        """Count nothing of this step as done, since it could not be computed.
+
+        Args:
+            newest_step_id: of the steps that are left, in flight or settled.
+
+        Returns:
+            Those that run since they forked in it: what they share was never computed.
+        """
+        plan = self.plan
+        for entry in self.sampled:
+            if not entry.request.is_finished:
+                entry.num_tokens -= 1
+                entry.request.num_in_flight_tokens -= 1
+        for entry, start in zip(self.placed, plan.num_computed_tokens, strict=True):
+            if entry.place is Place.RUNNING:
+                entry.request.num_computed_tokens, entry.num_tokens_ready = start, 0
+        involved = dict.fromkeys((*self.placed, *self.sampled))
+        for entry in involved:
+            entry.last_step_id = newest_step_id
+        forked = [*involved][len(self.placed) :]
+        return [entry for entry in forked if entry.place is Place.RUNNING]
 
     def start_row(self, request: Request) -> None:
         """Tell the runner about a request that has got its row."""
@@ -113,8 +136,8 @@ class Step:
     def complete(self, *, row_frees: list[int], block_copies: list[tuple[int, int]]) -> StepPlan:
         """Fill in the rest of the plan and return it; nothing can be placed any more."""
         plan = self.plan
-        plan.request_ids = [entry.request_id for entry in self._placed]
-        plan.rows = [entry.request.row for entry in self._placed]
+        plan.request_ids = [entry.request_id for entry in self.placed]
+        plan.rows = [entry.request.row for entry in self.placed]
         plan.sample_request_ids = [entry.request_id for entry in self.sampled]
         plan.sample_rows = [entry.request.row for entry in self.sampled]
         plan.row_frees, plan.block_copies = row_frees, block_copies
@@ -124,7 +147,7 @@ class Step:
         """Parallel to `plan.prompt_logprobs`: for whom, and the first position computed."""
         plan = self.plan
         indices = [wanted.index for wanted in plan.prompt_logprobs]
-        return [(self._placed[i].request, plan.num_computed_tokens[i]) for i in indices]
+        return [(self.placed[i].request, plan.num_computed_tokens[i]) for i in indices]
 
     def _plan_prompt_logprobs(self, entry: Entry, start: int, end: int) -> None:
         request = entry.request
@@ -134,7 +157,7 @@ class Step:
         assert request.params.prompt_logprobs is not None
         self.plan.prompt_logprobs.append(
             PromptLogprobsPlan(
-                index=len(self._placed),
+                index=len(self.placed),
                 num_logprobs=request.params.prompt_logprobs,
                 target_token_ids=request.prompt_token_ids[start + 1 : end + 1],
             )
