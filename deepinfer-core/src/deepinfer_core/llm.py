@@ -119,9 +119,13 @@ class LLM:
         """Answer conversations: as `generate`, for one or many lists of messages.
 
         Args:
-            messages: each message has `role` and `content`.
+            messages: each message has `role` and `content`; `CompletionOutput.message` is one.
             options: `tools`, `add_generation_prompt`, `continue_final_message`,
                 `chat_template_kwargs`.
+
+        Returns:
+            As `generate`. Where a recipe serves the model, outputs also have `reasoning_content`
+            and `tool_calls`, and `content` without either.
         """
         return run_jobs(
             self._frontend,
