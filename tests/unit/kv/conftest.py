@@ -76,6 +76,13 @@ class Workbench:
         assert self.kv.pool.num_free_blocks == num_left
         return hog
 
+    def tables(self, request: Request) -> list[list[int]]:
+        held = self.kv._held.get(request.request_id)
+        return [] if held is None else [list(table) for table in held.tables]
+
+    def num_blocks(self, request: Request) -> int:
+        return sum(1 for table in self.tables(request) for block in table if block)
+
     @property
     def block_size(self) -> int:
         return self.kv.layout.groups[0].block_size

@@ -19,8 +19,8 @@ def test_a_request_gets_the_blocks_its_tokens_need(workbench: Any) -> None:
     assert bench.compute(request, 5) == [BlockUpdate(0, 0, 0, [1, 2])]
     assert bench.compute(request, 8) == []
     assert bench.compute(request, 9) == [BlockUpdate(0, 0, 2, [3])]
-    assert bench.kv.block_tables(request) == [[1, 2, 3]]
-    assert bench.kv.num_blocks_of(request) == 3
+    assert bench.tables(request) == [[1, 2, 3]]
+    assert bench.num_blocks(request) == 3
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_hit_blocks_are_shared_not_copied(workbench: Any) -> None:
     first, second = bench.request(range(10)), bench.request([*range(8), 77])
     assert bench.admit(first) == 0
     assert bench.admit(second) == 8
-    tables = bench.kv.block_tables(first)[0], bench.kv.block_tables(second)[0]
+    tables = bench.tables(first)[0], bench.tables(second)[0]
     assert tables[0][:2] == tables[1][:2] and tables[0][2] != tables[1][2]
     assert bench.kv.take_block_copies() == []
     bench.free(first)
@@ -133,7 +133,7 @@ def test_a_hit_saves_its_blocks_from_reuse(workbench: Any) -> None:
     bench.free(first)
     second = bench.request([*range(8), 70, 71, 72, 73, 74, 75])
     assert bench.admit(second) == 8
-    assert len(set(bench.kv.block_tables(second)[0])) == 4
+    assert len(set(bench.tables(second)[0])) == 4
 
 
 @pytest.mark.parametrize("num_free", [1, 2, 3])

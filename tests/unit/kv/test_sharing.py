@@ -72,7 +72,7 @@ def test_the_source_of_a_copy_outlives_its_last_holder(workbench: Any) -> None:
     bench.compute(child)
     bench.free(parent)
     hog = bench.use_up(0)
-    assert 2 not in bench.kv.block_tables(hog)[0]
+    assert 2 not in bench.tables(hog)[0]
     assert bench.kv.take_block_copies() == [(2, 3)]
     bench.kv.check_integrity()
     assert bench.kv.pool.num_free_blocks == 1
@@ -114,7 +114,7 @@ def test_window_blocks_are_dropped_and_stay_hittable(workbench: Any) -> None:
     assert bench.compute(request, 12) == []  # nothing to allocate, so nobody looks
     assert bench.compute(request, 13) == [BlockUpdate(0, 0, 0, [0, 2, 3, 4])]
     assert bench.compute(request, 17) == [BlockUpdate(0, 0, 1, [0, 3, 4, 5])]
-    assert bench.kv.num_blocks_of(request) == 3
+    assert bench.num_blocks(request) == 3
     assert bench.kv.match_prefix(bench.request(range(5))) == 4
     assert bench.kv.match_prefix(bench.request(range(9))) == 8
 
@@ -124,7 +124,7 @@ def test_a_window_group_holds_its_window_and_no_more(workbench: Any) -> None:
     request = bench.request(range(400))
     for num_tokens in range(1, 400):
         assert bench.compute(request, num_tokens) is not None
-        assert bench.kv.num_blocks_of(request) <= 4
+        assert bench.num_blocks(request) <= 4
 
 
 def test_unsettled_window_blocks_are_kept_unless_their_room_is_needed(workbench: Any) -> None:
@@ -156,16 +156,16 @@ def test_a_hit_takes_only_the_tail_of_a_window(workbench: Any) -> None:
     bench.admit(first)
     second = bench.request(range(25))
     assert bench.admit(second) == 24
-    full, tail = bench.kv.block_tables(second)
-    assert tail[:5] == [0] * 5 and tail[5] == bench.kv.block_tables(first)[1][5]
-    assert full[:3] == bench.kv.block_tables(first)[0][:3]
+    full, tail = bench.tables(second)
+    assert tail[:5] == [0] * 5 and tail[5] == bench.tables(first)[1][5]
+    assert full[:3] == bench.tables(first)[0][:3]
 
 
 def test_a_hit_moves_down_when_a_window_tail_is_gone(workbench: Any) -> None:
     bench = workbench(FULL, window(5), window(5), num_blocks=40)
     first = bench.request(range(33))
     bench.admit(first)
-    tail = bench.kv.block_tables(first)[1]
+    tail = bench.tables(first)[1]
     bench.free(first)
     probe = bench.request(range(33))
     assert bench.kv.match_prefix(probe) == 32
@@ -186,7 +186,7 @@ def test_groups_use_what_other_groups_give_up(workbench: Any) -> None:
         assert bench.compute(request, num_tokens) is not None
     assert bench.kv.pool.num_free_blocks == 0
     assert [update.group for update in bench.compute(request, 21)] == [0, 1]
-    assert bench.kv.block_tables(request)[1][:2] == [0, 0]
+    assert bench.tables(request)[1][:2] == [0, 0]
 
 
 @pytest.mark.parametrize("num_tokens", [5, 6, 7])
@@ -196,7 +196,7 @@ def test_windows_fork_too(workbench: Any, num_tokens: int) -> None:
     for end in range(1, num_tokens + 1):
         bench.compute(parent, end)
     child, (update,) = bench.fork(parent)
-    assert update.block_ids == bench.kv.block_tables(parent)[0]
+    assert update.block_ids == bench.tables(parent)[0]
     grow(child)
     grow(parent)
     bench.compute(child)

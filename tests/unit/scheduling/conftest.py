@@ -144,6 +144,10 @@ class Harness:
             assert request not in self.finished, "reported twice"
             self.finished.append(request)
 
+    def num_blocks(self, request: Request) -> int:
+        held = self.kv._held.get(request.request_id)
+        return 0 if held is None else len(list(held.live_blocks()))
+
     def run(self, *, max_steps: int | None = None) -> None:
         """Step until everything has ended, within a bound that liveness implies."""
         work = sum(r.max_total_tokens for r in self.requests if not r.is_finished)

@@ -80,11 +80,11 @@ def test_a_void_row_holds_its_row_and_blocks_until_it_settles(harness: Any) -> N
     bench.step()
     assert request.num_output_tokens == 1
     bench.scheduler.abort(request)
-    assert bench.kv.num_blocks_of(request) == 2 and request.row == 0
+    assert bench.num_blocks(request) == 2 and request.row == 0
     assert bench.scheduler.num_running == bench.scheduler.num_waiting == 0
     assert bench.scheduler.has_unfinished
     bench.step()
-    assert bench.kv.num_blocks_of(request) == 0 and request.row == -1
+    assert bench.num_blocks(request) == 0 and request.row == -1
     assert request.num_output_tokens == 1
     bench.run()
     bench.check_answers()

@@ -29,7 +29,7 @@ def test_preemption_in_flight_loses_no_ids(harness: Any, depth: int, num_steps: 
     bench.scheduler.check_integrity()
     if was_running:
         assert request.num_computed_tokens == 0 and request.num_preemptions == 1
-        assert bench.kv.num_blocks_of(request) == 0
+        assert bench.num_blocks(request) == 0
         plan = bench.scheduler.schedule() if bench.flights else None
         if plan is not None:
             assert in_flight == 0 or request.request_id not in plan.request_ids

@@ -88,6 +88,34 @@ def test_nobody_is_ousted_in_vain(harness: Any) -> None:
     bench.check_answers()
 
 
+def test_blocks_that_samples_share_are_gained_once(harness: Any) -> None:
+    """Two samples of 12 tokens hold 3 blocks together; counted twice, there seemed to be room."""
+    bench = harness(num_blocks=10, max_num_batched_tokens=100, policy="priority")
+    bench.add(list(range(6)), max_tokens=2, priority=1)
+    lazy = bench.add(list(range(50, 62)), max_tokens=8, n=2, priority=5)
+    bench.step()
+    assert bench.kv.pool.num_free_blocks == 4
+    bench.add(list(range(20, 52)), max_tokens=1, priority=2)
+    bench.step()
+    assert [sample.num_preemptions for sample in lazy] == [0, 0]
+    bench.run()
+    bench.check_answers()
+
+
+def test_what_an_urgent_prompt_shares_with_those_it_ousts_is_not_counted_twice(
+    harness: Any,
+) -> None:
+    bench = harness(num_blocks=10, max_num_batched_tokens=100, policy="priority")
+    bench.add(list(range(12)), max_tokens=5, priority=1)
+    (lazy,) = bench.add(list(range(50, 62)), max_tokens=4, priority=5)
+    bench.step()
+    bench.add([*range(50, 62), *range(16)], max_tokens=1, priority=2)
+    bench.step()
+    assert lazy.num_preemptions == 0
+    bench.run()
+    bench.check_answers()
+
+
 def test_an_urgent_request_is_not_held_up_by_a_long_prompt(harness: Any) -> None:
     bench = harness(num_blocks=99, max_num_batched_tokens=8, policy="priority")
     (long,) = bench.add(list(range(80)), max_tokens=2, priority=5)

@@ -11,7 +11,9 @@ request's ids and `num_computed_tokens` and never writes to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockEvent, BlockPool
 from deepinfer_core.kv.copies import BlockCopies
@@ -169,33 +171,32 @@ class KVManager:
         """Tokens that one request can reach with the whole pool to itself."""
         return max_tokens_held(self.layout.groups, self.pool.num_blocks - 1)
 
-    def can_hold(self, request: Request, num_hit_tokens: int) -> bool:
-        """Whether the free blocks take a request without blocks to its present length."""
+    def can_hold(
+        self, request: Request, num_hit_tokens: int, *, without: Iterable[Request] = ()
+    ) -> bool:
+        """Whether the free blocks take a request without blocks to its present length.
+
+        Args:
+            without: running requests that would give up what nobody else holds.
+        """
         num_known = request.num_prompt_tokens + request.num_output_tokens
-        needed = self.num_blocks_needed(num_known)
-        if needed <= self.pool.num_free_blocks:
+        needed, num_free = self.num_blocks_needed(num_known), self.pool.num_free_blocks
+        if needed <= num_free:
             return True
+        ref_counts = self.pool.ref_counts
+        held_without = (self._held[other.request_id].live_blocks() for other in without)
+        given_up = Counter(chain.from_iterable(held_without))
+        num_free += sum(ref_counts[block] == count for block, count in given_up.items())
         shared = sum(
-            self.pool.ref_counts[block] > 0
+            ref_counts[block] > given_up[block]
             for group in range(len(self._sizes))
             for block in self._hit_blocks(request, group, num_hit_tokens)
         )
-        return needed - shared <= self.pool.num_free_blocks
+        return needed - shared <= num_free
 
     def capacity_of(self, request: Request) -> int:
-        """Tokens of a request that need neither a block nor a copy, until it gives up blocks."""
-        held = self._held.get(request.request_id)
-        return 0 if held is None else held.capacity
-
-    def num_blocks_of(self, request: Request) -> int:
-        """Blocks that a request holds, alone or shared."""
-        held = self._held.get(request.request_id)
-        return 0 if held is None else sum(1 for _ in held.live_blocks())
-
-    def block_tables(self, request: Request) -> list[list[int]]:
-        """Copies of a request's tables, one per group; empty without blocks."""
-        held = self._held.get(request.request_id)
-        return [] if held is None else [list(table) for table in held.tables]
+        """Tokens of a request that need neither a block nor a copy until it gives up blocks."""
+        return self._record(request).capacity
 
     def stats(self) -> KVStats:
         return KVStats(
@@ -233,9 +234,8 @@ class KVManager:
         if num_revived + sum(num_new) > pool.num_free_blocks:
             return None
         # INVARIANT: every hit is touched before any block is allocated, which might evict it.
-        for blocks in hits:
-            for block in blocks:
-                pool.touch(block)
+        for block in chain.from_iterable(hits):
+            pool.touch(block)
         for group, size in enumerate(self._sizes):
             held.num_registered[group] = num_hit // size
             held.num_dropped[group] = num_hit // size - len(hits[group])

@@ -108,13 +108,10 @@ class Planner:
             if entry is None or not outranks(entry.request, roster.running[-1].request):
                 return
             if self._match(entry) is None:
-                num_gained = sum(
-                    kv.num_blocks_of(other.request)
-                    for other in roster.running
-                    if outranks(entry.request, other.request)
-                )
-                if kv.num_blocks_needed(entry.num_tokens) > kv.pool.num_free_blocks + num_gained:
-                    return  # it would still not fit
+                others = (other.request for other in roster.running)
+                lesser = [other for other in others if outranks(entry.request, other)]
+                if not kv.can_hold(entry.request, kv.match_prefix(entry.request), without=lesser):
+                    return
                 roster.preempt(roster.running[-1])
             elif not self._admit_next(step, max(1, step.budget - len(roster.running))):
                 return
