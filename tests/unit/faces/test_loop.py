@@ -1,5 +1,6 @@
 """The loop between callers and engine: who drives, who waits, what a failure means."""
 
+import sys
 import threading
 
 import pytest
@@ -73,6 +74,37 @@ def test_what_is_cancelled_in_time_does_not_run(loop, gate):
 def test_posting_never_waits(loop):
     loop.post(lambda: None)
     loop.start_thread()
+
+
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_a_finaliser_may_post_in_the_middle_of_any_call(loop, gate, has_thread):
+    """The garbage collector ran one inside the loop's own wake-up, whose lock it then waited for.
+
+    Here one runs at the beginning of every call that posting makes, as it may.
+    """
+    gate.go_on.set()
+    gate.has_unfinished = False
+    if has_thread:
+        loop.start_thread()
+    ran = []
+
+    def collect_garbage(frame, event, arg):
+        if event == "call":
+            sys.setprofile(None)
+            loop.post(lambda: ran.append(frame.f_code.co_name))
+            sys.setprofile(collect_garbage)
+
+    def post():
+        sys.setprofile(collect_garbage)
+        loop.post(lambda: None)
+        sys.setprofile(None)
+
+    worker = threading.Thread(target=post, daemon=True)
+    worker.start()
+    worker.join(10)
+    assert not worker.is_alive(), "a finaliser waits for a lock of the call that it interrupted"
+    loop.settle()
+    assert "post" in ran
 
 
 def test_without_a_thread_the_caller_drives(loop, gate):

@@ -8,6 +8,7 @@ INVARIANT: every engine call happens under `_lock`, and nobody waits for anythin
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -47,10 +48,14 @@ class EngineLoop:
         self.num_steps = 0
         self._lock = threading.Lock()
         self._inbox: deque[Callable[[], None]] = deque()
-        self._wakeup = threading.Event()
+        # Finalisers may run in the middle of any call, this queue's own included: an Event would
+        # wait for the lock that its own interrupted call holds, a SimpleQueue has none.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._every_step: dict[int, Watcher] = {}
         self._at_end: dict[int, Watcher] = {}
         self._thread: threading.Thread | None = None
+        self._thread_drives = False
+        """What is posted will be run by the engine thread."""
         self._closing = self._closed = False
         self._failure: DeepInferError | None = None
 
@@ -92,13 +97,17 @@ class EngineLoop:
     def post(self, function: Callable[[], None]) -> None:
         """Run `function` between two steps; never waits, so that finalisers may call it."""
         self._inbox.append(function)
-        self._serve()
+        self._wake()
+        # INVARIANT: beside an engine thread nothing else happens here, for a finaliser may have
+        # interrupted a call that holds a lock which one of the posted functions needs.
+        if not self._thread_drives:
+            self._serve()
 
     def settle(self) -> None:
         """Wait until everything posted so far has run, also on an engine that has stopped."""
-        done = threading.Event()
-        self.post(done.set)
-        done.wait()
+        done: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.post(lambda: done.put(None))
+        done.get()
 
     def drive(self, done: threading.Event, stop: Callable[[], bool] = lambda: False) -> None:
         """Return once `done` is set or `stop()` is true; step the engine unless its thread does.
@@ -127,7 +136,7 @@ class EngineLoop:
     def close(self) -> None:
         """Stop the thread and close the engine; what is unfinished fails. Idempotent."""
         self._closing = True
-        self._wakeup.set()
+        self._wake()
         if self._thread is threading.current_thread():
             return  # a finaliser that ran inside a step; `_run` closes when the step is over
         if self._thread is not None:
@@ -166,20 +175,28 @@ class EngineLoop:
     def _start_thread(self) -> None:
         if self._thread is None and self._failure is None:
             self._thread = threading.Thread(target=self._run, name="deepinfer-engine", daemon=True)
+            self._thread_drives = True
             self._thread.start()
 
     def _run(self) -> None:
-        while not self._closing and self._failure is None:
-            self._wakeup.clear()
-            # `turn` has told every watcher of an error, and `submit` raises it from then on.
-            with self._lock, suppress(Exception):
-                if self.turn() or self._closing:
-                    continue
-            if not self._inbox and self._failure is None:
-                self._wakeup.wait()
-        if self._closing:
-            self._close_engine()
-        self._serve()
+        try:
+            while not self._closing and self._failure is None:
+                self._run_until_idle()
+            if self._closing:
+                self._close_engine()
+        finally:
+            self._thread_drives = False
+            self._serve()
+
+    def _run_until_idle(self) -> None:
+        while not self._wakeups.empty():
+            self._wakeups.get()
+        # `turn` has told every watcher of an error, and `submit` raises it from then on.
+        with self._lock, suppress(Exception):
+            if self.turn() or self._closing:
+                return
+        if not self._inbox and self._failure is None:
+            self._wakeups.get()
 
     def _close_engine(self) -> None:
         with self._lock:
@@ -192,9 +209,12 @@ class EngineLoop:
                     self.engine.close()
         self._serve()
 
+    def _wake(self) -> None:
+        if self._wakeups.empty():  # else the thread has yet to look
+            self._wakeups.put(None)
+
     def _serve(self) -> None:
         """Drain the inbox unless another thread holds the lock; that one looks again itself."""
-        self._wakeup.set()
         while self._inbox and self._lock.acquire(blocking=False):
             try:
                 self._drain()
