@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import queue
 import threading
 import time
 
@@ -51,6 +52,28 @@ def test_deltas_join_to_the_whole(stream, say):
     assert [d.finish_reason for d in got] == [None] * (len(got) - 1) + ["stop"]
     assert len(got) > 3
     assert "\ufffd" not in "".join(d.text for d in got)
+
+
+def test_a_reader_never_waits_without_a_limit(stream, say):
+    """On Windows Ctrl-C is not heard while a thread waits without one."""
+    ids = say("abc")
+
+    class Slow:
+        def __init__(self, items):
+            self.items, self.num_timeouts = items, 0
+
+        def get(self, timeout):
+            assert 0 < timeout <= 0.5
+            self.num_timeouts += 1
+            if self.num_timeouts % 3:
+                raise queue.Empty
+            return self.items.get(timeout=10)
+
+    with stream("p") as deltas:
+        slow = deltas._items = Slow(deltas._items)
+        got = list(deltas)
+    assert [i for d in got for i in d.token_ids][: len(ids)] == ids
+    assert slow.num_timeouts > len(got)
 
 
 def test_no_part_of_a_stop_string_is_shown(stream, say):

@@ -10,6 +10,7 @@ import asyncio
 import queue
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,8 @@ from deepinfer_core.sampling_params import SamplingParams
 
 Item = OutputDelta | Generation
 """A generation ends the stream."""
+_WAIT_S = 0.1
+"""How long a reader is deaf to Ctrl-C at most."""
 
 
 class TokenStream(Iterator[OutputDelta]):
@@ -70,12 +73,18 @@ class TokenStream(Iterator[OutputDelta]):
     def __next__(self) -> OutputDelta:
         if self._closed:
             raise StopIteration
-        item = self._items.get()
+        item = self._next_item()
         if isinstance(item, Generation):
             self._closed = True
             self.output = end_of_stream(item)
             raise StopIteration
         return item
+
+    def _next_item(self) -> Item:
+        while True:
+            # Not without a limit: on Windows Ctrl-C is not heard during such a wait.
+            with suppress(queue.Empty):
+                return self._items.get(timeout=_WAIT_S)
 
     def close(self) -> None:
         """End the request if it is still running. Idempotent."""
