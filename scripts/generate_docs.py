@@ -23,6 +23,7 @@ PARTS: dict[str, dict[str, Callable[[Path], str]]] = {
     "README.md": {"support": support_tables.render},
     "docs/cli.md": {"commands": command_pages.render},
     "docs/determinism.md": {"bounds": support_tables.render_bounds},
+    "docs/support.md": {"ops": support_tables.render_ops},
     "docs/plugins.md": {
         "entry point": plugin_pages.render_entry_point,
         "plugin.py": plugin_pages.render_plugin_module,

@@ -1,4 +1,4 @@
-"""The README's support matrix: what the registries of core and of the plugins here say.
+"""The support matrix, short and in full: what the registries of core and of the plugins here say.
 
 Claims only; the conformance suite proves them.
 """
@@ -35,6 +35,7 @@ LAWS = {
     "empty_ok": "E",
 }
 SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
+MAX_OPS_NAMED = 12
 GGUF_TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 )  # fmt: skip
@@ -42,19 +43,24 @@ GGUF_TYPES = (
 
 
 def render(root: Path) -> str:
-    """Ops, models and checkpoints, as Markdown."""
+    """Models, checkpoints and backends, as Markdown."""
     host = load_plugins(root)
-    letters = ", ".join(f"{letter} `{law}`" for law, letter in LAWS.items())
     dtypes = [d for d in get_args(ModelConfig.model_fields["dtype"].annotation) if d != "auto"]
     return "\n\n".join(
         [
-            f"Models in {quoted(dtypes)}, with RoPE {quoted(get_args(RopeType))}. "
-            f"A kernel is refused whatever it does not claim; laws are {letters}.",
+            f"Models in {quoted(dtypes)}, with RoPE {quoted(get_args(RopeType))}.",
             _model_table([*BUILTIN_MODELS, *host.models()]),
             _checkpoint_table(),
-            _op_table(host),
+            _backend_table(host),
         ]
     )
+
+
+def render_ops(root: Path) -> str:
+    """Every op with all that its kernels claim, as Markdown."""
+    letters = ", ".join(f"{letter} `{law}`" for law, letter in LAWS.items())
+    intro = f"A kernel is refused whatever it does not claim; laws are {letters}."
+    return f"{intro}\n\n{_op_table(load_plugins(root))}"
 
 
 def render_bounds(root: Path) -> str:
@@ -73,6 +79,22 @@ def load_plugins(root: Path) -> PluginHost:
             plugin = importlib.import_module(module)
             host.register(plugin, name=name, distribution=project["name"])
     return host
+
+
+def _backend_table(host: PluginHost) -> str:
+    """One row for each provider of core, and for the providers of each vendor."""
+    kernels: dict[str, list[KernelSpec]] = {}
+    for kernel in host.kernels(DeviceInfo(kind="cpu")):
+        vendor = kernel.provider.partition(".")[0]
+        name = kernel.provider if vendor == "torch" else f"{vendor}.*"
+        kernels.setdefault(name, []).append(kernel)
+    rows = []
+    for name, group in sorted(kernels.items(), key=lambda item: -len(item[1])):
+        ops = {op_name(kernel.op) for kernel in group}
+        laws = [law for law in LAWS if all(law in kernel.caps.features for kernel in group)]
+        which = quoted(sorted(ops)) if len(ops) <= MAX_OPS_NAMED else "see docs/support.md"
+        rows.append((f"`{name}`", f"{len(ops)} of {len(OP_SPECS)}", which, quoted(laws)))
+    return table(("kernels", "ops", "which", "all of them are"), rows)
 
 
 def _op_table(host: PluginHost) -> str:
@@ -125,7 +147,10 @@ def _checkpoint_table() -> str:
     if undecodable:
         raise ValueError(f"the installed gguf library does not decode {undecodable}")
     formats = {
-        "safetensors": ("Hugging Face directory, one file or shards", sorted(FLOAT_DTYPES)),
+        "safetensors": (
+            "Hugging Face directory, one file or shards",
+            [*sorted(FLOAT_DTYPES), "F8_E4M3 in blocks"],
+        ),
         "gguf": ("one file; tokenizer and chat template from its metadata", GGUF_TYPES),
         "dummy": ("random weights for a `config.json` or a GGUF header", ()),
     }

@@ -43,6 +43,11 @@ BUILTIN_MODELS: tuple[ModelSpec, ...] = (
         target="deepinfer_core.models.deepseek_v3:DeepseekV3",
         architectures=("DeepseekV3ForCausalLM",),
     ),
+    ModelSpec(
+        name="deepseek_v32",
+        target="deepinfer_core.models.deepseek_v32:DeepseekV32",
+        architectures=("DeepseekV32ForCausalLM",),
+    ),
 )
 
 

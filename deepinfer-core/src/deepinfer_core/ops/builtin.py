@@ -23,7 +23,7 @@ _REFERENCE_PLANS = {
     "kv.store": "kv:plan_store",
 }
 _REFERENCE_PREPARES = {"gemm.dense": "gemm:prepare"}
-_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "moe.experts"})
+_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "index.select", "moe.experts"})
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {
     "act.silu_mul": "invariant_act:silu_mul",

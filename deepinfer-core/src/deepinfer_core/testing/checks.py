@@ -233,7 +233,7 @@ def _batch_law(trial: Trial) -> Law | None:
     rows = OP_CASES[op].rows
     if rows:
         return partial(laws.check_rows, rows=rows)
-    if op not in ("attn.paged", "attn.mla"):
+    if op not in ("attn.paged", "attn.mla", "index.select"):
         return laws.check_item_by_item
     # The law makes its own batches, so it needs each set of features once.
     batches = "mixed" if "varlen" in trial.kernel.caps.features else "decode"

@@ -24,8 +24,8 @@ from deepinfer_core.testing.checks import Check
 from deepinfer_core.testing.subject import Subject
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
-FAMILIES = ("llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v3")
-"""Grouped heads, a window, normalised heads, experts, latents."""
+FAMILIES = ("llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v3", "deepseek_v32")
+"""Grouped heads, a window, normalised heads, experts, latents, sparse latents."""
 PROMPT_LENGTHS = (1, 16, 17, 40, 61)
 NUM_TOKENS = 24
 """Enough for requests to outgrow a pool that they were admitted to."""

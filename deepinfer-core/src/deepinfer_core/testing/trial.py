@@ -79,11 +79,12 @@ def run(bound: BoundOp, kwargs: Mapping[str, Any], *, is_prepared: bool = True) 
     Args:
         is_prepared: whether the kernel gets the weight as it prepared it, if it does.
     """
-    weight = OP_SPECS[bound.problem.op].weight
+    spec = OP_SPECS[bound.problem.op]
+    weight = spec.weight
     if weight is not None and is_prepared:
         kwargs = {**kwargs, weight: bound.prepare(kwargs[weight])}
     meta = kwargs.get("meta")
-    if isinstance(meta, AttentionMeta):
+    if isinstance(meta, AttentionMeta) and "plan" in spec.signature.parameters:
         meta.plans.clear()
         return bound(**kwargs, plan=meta.plan_for(bound))
     return bound(**kwargs)

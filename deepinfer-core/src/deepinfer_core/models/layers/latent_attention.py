@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import DecoderConfig, LatentConfig
+from deepinfer_core.models.layers.indexer import Indexer
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
@@ -104,6 +105,10 @@ class LatentAttention(nn.Module):
             role="attn.out",
             bias=config.o_bias,
         )
+        self.indexer = None
+        if config.indexer is not None:
+            keys = config.num_layers + layer
+            self.indexer = Indexer(ops, config, latent, config.indexer, keys, dtype=dtype)
         self._bind_cache_ops(ops, dtype)
 
     def _bind_cache_ops(self, ops: OpTable, dtype: str) -> None:
@@ -124,15 +129,26 @@ class LatentAttention(nn.Module):
             head_dim=latent.row_dim,
             num_kv_heads=1,
         )
-        self.attend = ops.bind(
-            "attn.mla",
-            dtype=dtype,
-            role="attn.core",
-            features=("varlen", "strided_cache"),
-            num_q_heads=self.num_heads,
-            kv_rank=latent.kv_rank,
-            rope_head_dim=latent.rope_head_dim,
-        )
+        if self.indexer is None:
+            self.attend = ops.bind(
+                "attn.mla",
+                dtype=dtype,
+                role="attn.core",
+                features=("varlen", "strided_cache"),
+                kv_rank=latent.kv_rank,
+                num_q_heads=self.num_heads,
+                rope_head_dim=latent.rope_head_dim,
+            )
+        else:
+            self.attend = ops.bind(
+                "attn.sparse_mla",
+                dtype=dtype,
+                role="attn.core",
+                features=("strided_cache",),
+                head_dim=latent.row_dim,
+                num_q_heads=self.num_heads,
+                value_dim=latent.kv_rank,
+            )
 
     def forward(
         self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
@@ -142,7 +158,8 @@ class LatentAttention(nn.Module):
         meta, cache = attention.of_cache(self.layer)
         q, row = self.down_proj(x).split_with_sizes(list(self.down_proj.parts.values()), dim=1)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
-            q = self.q_b_proj(self.q_a_layernorm(q.contiguous()))
+            q_latent = self.q_a_layernorm(q.contiguous())
+            q = self.q_b_proj(q_latent)
         q_nope, q_rope = q.reshape(num_tokens, -1, latent.q_head_dim).split_with_sizes(
             (latent.nope_head_dim, latent.rope_head_dim), dim=2
         )
@@ -155,13 +172,14 @@ class LatentAttention(nn.Module):
         self.store(
             rows, None, cache.k_cache, None, meta.slot_mapping, plan=meta.plan_for(self.store)
         )
-        o = self.attend(
-            self.kv_b_proj.to_latent(q_nope),
-            q_rope,
-            cache.k_cache.squeeze(2),
-            meta,
-            self.scale,
-            plan=meta.plan_for(self.attend),
-        )
+        absorbed = self.kv_b_proj.to_latent(q_nope)
+        cached = cache.k_cache.squeeze(2)
+        if self.indexer is None:
+            plan = meta.plan_for(self.attend)
+            o = self.attend(absorbed, q_rope, cached, meta, self.scale, plan=plan)
+        else:
+            slots = self.indexer(x, q_latent, positions, cos_sin, attention)
+            q = torch.cat((absorbed, q_rope), dim=2)
+            o = self.attend(q, cached, slots, self.scale, latent.kv_rank)
         y: Tensor = self.o_proj(self.kv_b_proj.to_value(o).reshape(num_tokens, -1))
         return y

@@ -1,4 +1,4 @@
-"""RMS norm, alone or fused with the residual addition before it."""
+"""Norms: layer norm, and RMS norm, alone or fused with the residual addition before it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from torch import Tensor, nn
 
 from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.ops.table import OpTable
+
+
+class LayerNorm(nn.Module):
+    """Layer norm with a bias (Ba et al. 2016, arXiv:1607.06450)."""
+
+    def __init__(self, ops: OpTable, size: int, eps: float, *, dtype: str, role: str) -> None:
+        super().__init__()
+        self.weight = empty_parameter(size, dtype=dtype)
+        self.bias = empty_parameter(size, dtype=dtype)
+        self.eps = eps
+        self.norm = ops.bind(
+            "norm.layer", dtype=dtype, role=role, features=("bias",), hidden_size=size
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, C] -> [T, C]."""
+        y: Tensor = self.norm(x, self.weight, self.bias, self.eps)[0]
+        return y
 
 
 class RMSNorm(nn.Module):

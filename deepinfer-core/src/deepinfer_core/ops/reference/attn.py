@@ -17,6 +17,7 @@ from deepinfer_core.ops.reference.paged_plan import (
     Scratch,
     plan_paged,
 )
+from deepinfer_core.ops.reference.sparse_attn import sparse_mla as sparse_mla
 
 
 @dataclass(frozen=True, slots=True)

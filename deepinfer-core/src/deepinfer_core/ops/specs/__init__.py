@@ -3,6 +3,18 @@
 A spec says what an op is called, takes and gives; it holds no implementation and no torch.
 """
 
-from deepinfer_core.ops.specs import act, attn, comm, gemm, kv, moe, norm, quant, rope, sample
+from deepinfer_core.ops.specs import (
+    act,
+    attn,
+    comm,
+    gemm,
+    index,
+    kv,
+    moe,
+    norm,
+    quant,
+    rope,
+    sample,
+)
 
-__all__ = ["act", "attn", "comm", "gemm", "kv", "moe", "norm", "quant", "rope", "sample"]
+__all__ = ["act", "attn", "comm", "gemm", "index", "kv", "moe", "norm", "quant", "rope", "sample"]

@@ -93,6 +93,40 @@ def mla(
     """
 
 
+@op("attn.sparse_mla", major=1, tier=1, features={"sinks", "lse_out", "strided_cache"})
+def sparse_mla(
+    q: Tensor,
+    cache: Tensor,
+    rows: Tensor,
+    scale: float,
+    value_dim: int,
+    sinks: Tensor | None = None,
+    extra_cache: Tensor | None = None,
+    extra_rows: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend to chosen rows of one or two caches, which serve all heads as keys and as values.
+
+    Args:
+        q: [T, H, D].
+        cache: [P, s, D] in the dtype of q, the value in the first dims. Contiguous but for the
+            block axis, whose stride may be larger (feature `strided_cache`).
+        rows: [T, n] int32 slots of that cache; -1 = none. A row may occur in both lists, and
+            counts twice.
+        scale: factor of the scores.
+        value_dim: how many dims of a row are its value.
+        sinks: [H], one more score per head that takes weight but has no value (feature `sinks`).
+        extra_cache, extra_rows: a second cache and its rows, or None.
+        return_lse: also return the normaliser (`lse_out`).
+
+    Returns:
+        o [T, H, value_dim] in the dtype of q; with `return_lse` also lse [T, H] float32. A query
+        without rows gets zeros and, without a sink, -inf.
+
+    Slots that no row names may hold NaN. Never waits for the device.
+    """
+
+
 @op("attn.merge", major=1, tier=0)
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """Combine attention over two disjoint sets of keys.

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from deepinfer_core.testing.case import OpCases
-from deepinfer_core.testing.cases import act, attn, comm, gemm, kv, moe, norm, rope, sample
+from deepinfer_core.testing.cases import (
+    act,
+    attn,
+    comm,
+    gemm,
+    kv,
+    moe,
+    norm,
+    rope,
+    sample,
+    sparse,
+)
 
 OP_CASES: dict[str, OpCases] = {
     **act.OPS,
@@ -15,5 +26,6 @@ OP_CASES: dict[str, OpCases] = {
     **norm.OPS,
     **rope.OPS,
     **sample.OPS,
+    **sparse.OPS,
 }
 """Op -> its cases. An op without cases cannot be checked; a test refuses that."""

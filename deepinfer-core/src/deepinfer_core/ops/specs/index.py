@@ -1,0 +1,43 @@
+"""Specs of the ops that pick which tokens sparse attention sees."""
+
+# mypy: disable-error-code="empty-body"
+# A spec is a signature without a body.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.spec import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op("index.select", major=1, tier=1, features={"strided_cache"})
+def select(
+    q: Tensor,
+    weights: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    top_k: int,
+) -> Tensor:
+    """Pick the tokens that each query attends to: those that a light indexer scores highest.
+
+    The score of key s for query t is the sum over heads of weights[t, h] * relu(q[t, h].k[s])
+    (DeepSeek-AI 2025, DeepSeek-V3.2, section 2.1).
+
+    Args:
+        q: [T, H, D], tokens as in `attn.paged`.
+        weights: [T, H] float32, of any sign, all factors included.
+        cache: [P, s, D] keys in the dtype of q, this step's included. Contiguous but for the block
+            axis, whose stride may be larger (feature `strided_cache`).
+        meta: the batch.
+        top_k: tokens per query.
+
+    Returns:
+        slots [T, top_k] int32 in ascending order of position, -1 after the last. All visible
+        tokens if there are no more than top_k; among equal scores the lower position wins.
+
+    Never waits for the device.
+    """
