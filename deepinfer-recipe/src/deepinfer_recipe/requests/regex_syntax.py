@@ -1,55 +1,92 @@
 """Whether a text is a regular expression of JSON Schema, as validators compile it.
 
 A syntax check only; nothing is matched, so a hostile pattern costs no more than its length.
-`is_regex` takes what today's validators do: ECMA 262 and some more. Older drafts also hold a
-pattern to ECMA 262 itself (`is_ecma_regex`).
+`is_regex` takes what today's validators do. Two engines share that work: the first lookaround or
+back reference hands the pattern over to one that is laxer. Older drafts also hold a pattern to ECMA
+262 itself (`is_ecma_regex`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 
-_BRACES = r"\{[ ]*(?P<low>\d+)[ ]*(?:(?P<comma>,)[ ]*(?P<high>\d*)[ ]*)?\}"
-_QUANTIFIER = re.compile(rf"(?:[*+?]|{_BRACES})(?:\?\+?|\+)?")
-_ECMA_QUANTIFIER = re.compile(r"(?:[*+?]|\{(?P<low>\d+)(?:(?P<comma>,)(?P<high>\d*))?\})\??")
-_ESCAPE = re.compile(
-    r"""\\(?:
+_MAX_REPEATS = 327_673  # of one character; validators refuse larger programs
+_MAX_INTEGER = (1 << 64) - 1
+_CONTROLS = {
+    "n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "b": "\b", "e": "\x1b",
+}  # fmt: skip
+_BOUNDARIES = frozenset("bBAz")
+_CLASS_ESCAPE_KINDS = frozenset("dDsSwWpPhH")
+_PROPERTIES = frozenset(
+    "L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po "  # noqa: SIM905
+    "S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cs Co Cn".split()
+)
+_GREED = r"(?:\?\+?|\+)?"
+_BRACES = r"\{(?P<low>\d+)(?:,(?P<high>\d*))?\}"
+_SPACED_BRACES = r"\{[ ]*(?P<low>\d+)[ ]*(?:,[ ]*(?P<high>\d*)[ ]*)?\}"
+_LAX_BRACES = rf"{_BRACES}|\{{,\d*\}}"
+_ESCAPE = r"""\\(?:
         [dDsSwWbBAztnrfv]
-      | c[A-Za-z]
       | x(?:[0-9A-Fa-f]{2}|\{[0-9A-Fa-f]{1,8}\})
       | u(?:[0-9A-Fa-f]{4}|\{[0-9A-Fa-f]{1,8}\})
       | U(?:[0-9A-Fa-f]{8}|\{[0-9A-Fa-f]{1,8}\})
       | [pP](?:[A-Z]|\{[ ]*\^?[A-Za-z][A-Za-z_]*(?:=[A-Za-z_]+)?[ ]*\})
       | [\x00-/:-@\[-`{-\x7f]
-    )""",
-    re.VERBOSE,
-)
+      | %s
+    )"""
 _NOT_ECMA = re.compile(r"\\(?:[AzU]|[pP](?:[A-Z]|\{[ ^])|x\{)")
 _CODE_POINT = re.compile(r"\\[xuU]\{?([0-9A-Fa-f]+)")
-_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
-_MAX_REPEATS = 999_999  # validators refuse what compiles to too large a program
-_BOUNDARIES = frozenset("bBAz")
-_CLASS_ESCAPE_KINDS = frozenset("dDsSwWpP")
-_PROPERTIES = frozenset(
-    "L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po "  # noqa: SIM905
-    "S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cs Co Cn".split()
-)
-_GROUP = re.compile(
-    r"\((?:\?(?:[:=!]|<=|<!|P?<(?P<name>[^\W\d]\w*)>"
-    r"|(?P<flags>[imsux]*(?:-[imsux]+)?)(?P<scoped>:?)))?"
-)
-_REFERENCE = re.compile(r"\\([1-9]\d*)")
+_BRACED_BOUNDARY = re.compile(r"\\[bB]\{(?![\d,])")
+_NUMBERED = re.compile(r"\\([1-9]\d*)")
+_NAMED = re.compile(r"\\k<([^\W\d]\w*)>")
+
+
+class _Syntax(Enum):
+    """Whose syntax a pattern is read in: how a repetition, an escape and a group begin."""
+
+    STRICT = (
+        rf"(?:[*+?]|{_SPACED_BRACES}){_GREED}",
+        _ESCAPE % "a | c[A-Za-z]",
+        r"\((?:\?(?:[:=!]|<[=!]|P?<(?P<name>[^\W\d]\w*)>"
+        r"|(?P<flags>[imsuxUR]*(?:-[imsuxUR]+)?)(?P<scoped>:?)))?",
+    )
+    LAX = (
+        rf"(?:[*+?]|{_LAX_BRACES}){_GREED}",
+        _ESCAPE % r"[aehHGKNORZ] | [^\x00-\x7f]",
+        r"\((?:\?(?:[:=!>~]|<[=!]|P?<(?P<name>[\w-]+)>"
+        r"|(?P<flags>[imsuxUR]*(?:-[imsuxUR]+)?)(?P<scoped>:?)))?",
+    )
+    ECMA = (
+        rf"(?:[*+?]|{_BRACES})\??",
+        _ESCAPE % "c[A-Za-z]",
+        r"\((?:\?(?:[:=!]|<[=!]|<(?P<name>[^\W\d]\w*)>"
+        r"|(?P<flags>[ims]*(?:-[ims]+)?)(?P<scoped>:)))?",
+    )
+
+    def __init__(self, quantifier: str, escape: str, group: str) -> None:
+        self.quantifier = re.compile(quantifier)
+        self.escape = re.compile(escape, re.VERBOSE)
+        self.group = re.compile(group)
+
+
+class _Content(Enum):
+    """What a group holds so far, as far as it matters to what may be repeated."""
+
+    NOTHING = 0
+    LOOKAROUND = 1
+    SOMETHING = 2
 
 
 def is_regex(pattern: str) -> bool:
     """Whether a validator can compile the pattern."""
-    return _Reader(pattern, is_ecma=False).read()
+    return _Reader(pattern, _Syntax.STRICT).read()
 
 
 def is_ecma_regex(pattern: str) -> bool:
     """Whether the pattern is one of ECMA 262 (in Unicode mode) that a validator can compile."""
-    return _Reader(pattern, is_ecma=True).read() and is_regex(pattern)
+    return _Reader(pattern, _Syntax.ECMA).read() and is_regex(pattern)
 
 
 @dataclass(slots=True)
@@ -57,97 +94,150 @@ class _Reader:
     """Reads a pattern once from left to right."""
 
     pattern: str
-    is_ecma: bool
-    groups: list[str] = field(default_factory=list)
-    """What opened each group that is still open."""
+    syntax: _Syntax
+    groups: list[tuple[str, _Content, bool]] = field(default_factory=list)
+    """What opened each group that is still open, and `content` and `looks_back` outside of it."""
+    content: _Content = _Content.NOTHING
+    """What the innermost open group holds."""
+    looks_back: bool = False
     names: set[str] = field(default_factory=set)
     num_captures: int = 0
+    last_reference: int = 0
+    has_bell: bool = False
     can_repeat: bool = False
-    was_repeated: bool = False
+    is_boundary: bool = False
+    brace_is_text: bool = False
+    """Whether a brace cannot repeat what is before it, being the first of something new."""
 
     def read(self) -> bool:
         position: int | None = 0
         while position is not None and position < len(self.pattern):
             position = self._step(position)
-        return position is not None and not self.groups
+        is_complete = position is not None and not self.groups
+        if self.has_bell and self.syntax is _Syntax.STRICT:
+            return False  # read by the stricter engine, then lost on the way to the other
+        return is_complete and self.last_reference <= self.num_captures
+
+    @property
+    def _is_ecma(self) -> bool:
+        return self.syntax is _Syntax.ECMA
 
     def _step(self, position: int) -> int | None:
         """Return the end of what begins at `position`, None if it is malformed."""
         char = self.pattern[position]
         if char in "*+?{":
             return self._quantifier(position)
+        if char == "(":
+            return self._open(position)
         if char == ")":
             return self._close(position)
         end: int | None = position + 1
-        can_repeat = char not in "|^$" if self.is_ecma else char != "|"
+        can_repeat = char not in "|^$" if self._is_ecma else char != "|"
+        self.is_boundary = char == "\\" and self.pattern[position + 1 : position + 2] in "bB"
         match char:
-            case "(":
-                end, can_repeat = self._open(position), False
             case "[":
                 end = self._class(position)
             case "\\":
                 end = self._escape(position)
-                can_repeat = (
-                    not self.is_ecma or self.pattern[position + 1 : position + 2] not in "bB"
-                )
-            case "]" | "}" if self.is_ecma:
+                can_repeat = not (self._is_ecma and self.is_boundary)
+            case "]" | "}" if self._is_ecma:
                 end = None
-        self.can_repeat, self.was_repeated = can_repeat, False
+        self._add(_Content.SOMETHING)
+        if char == "|":
+            self.content = _Content.SOMETHING
+        self.can_repeat = can_repeat
+        self.brace_is_text = char == "|" and self.syntax is _Syntax.LAX
         return end
 
+    def _add(self, content: _Content) -> None:
+        """Note that more stands in the innermost group."""
+        if content is not _Content.NOTHING:
+            is_first = self.content is _Content.NOTHING
+            self.content = content if is_first else _Content.SOMETHING
+
     def _quantifier(self, position: int) -> int | None:
-        found = (_ECMA_QUANTIFIER if self.is_ecma else _QUANTIFIER).match(self.pattern, position)
+        found = self.syntax.quantifier.match(self.pattern, position)
+        is_lax = self.syntax is _Syntax.LAX
+        is_brace = self.pattern[position] == "{"
+        if is_lax and is_brace and (found is None or _exceeds(found, _MAX_INTEGER)):
+            self._add(_Content.SOMETHING)
+            self.can_repeat, self.brace_is_text = True, False
+            return position + 1
         if found is None:
             return None
-        # A brace behind a repetition is text, which may be repeated in turn.
-        is_text = self.was_repeated and found.group()[0] == "{" and not self.is_ecma
+        is_text = self.brace_is_text and is_brace  # which may be repeated in turn
         if not (self.can_repeat or is_text):
             return None
-        low, high = (_number(found.group(name)) for name in ("low", "high"))
-        if max(low, high) > _MAX_REPEATS or (found.group("high") and low > high):
+        if not self._is_ecma and _exceeds(found, _MAX_REPEATS):
             return None
-        self.can_repeat, self.was_repeated = is_text, True
+        low, high = _number(found["low"]), _number(found["high"])
+        may_descend = is_lax and (is_text or not self.looks_back)
+        if found["high"] and low > high and not may_descend:
+            return None
+        if self.is_boundary and self.looks_back and not _is_fixed(found):
+            return None
+        self.is_boundary = False
+        # The stricter engine only checks braces with spaces; to the other they are text.
+        is_text = is_text or " " in found.group()
+        self.can_repeat, self.brace_is_text = is_text, not (is_text or self._is_ecma)
         return found.end()
 
     def _open(self, position: int) -> int | None:
-        found = _GROUP.match(self.pattern, position)
+        found = self.syntax.group.match(self.pattern, position)
         if found is None:
             return None
-        text, name, flags = found.group(), found.group("name"), found.group("flags")
+        text, name, flags = found.group(), found["name"], found["flags"]
+        if self.syntax is _Syntax.STRICT and text[-1] in "=!":
+            self.syntax = _Syntax.LAX
         if name is not None:
-            if name in self.names or (self.is_ecma and text[2] == "P"):
+            if name in self.names and self.syntax is not _Syntax.LAX:
                 return None
             self.names.add(name)
         if flags is not None:
             letters = flags.replace("-", "")
-            if not letters or len(set(letters)) != len(letters):
+            is_repeated = len(set(letters)) != len(letters) and self.syntax is not _Syntax.LAX
+            if not letters or is_repeated:
                 return None
-            if not found.group("scoped"):
-                is_closed = self.pattern.startswith(")", found.end())
-                return found.end() + 1 if is_closed and not self.is_ecma else None
+            if not found["scoped"]:
+                self.can_repeat = self.brace_is_text = False
+                return found.end() + 1 if self.pattern.startswith(")", found.end()) else None
         elif text == "(" and self.pattern.startswith("?", found.end()):
             return None
         self.num_captures += text == "(" or name is not None
-        self.groups.append(text)
+        self.groups.append((text, self.content, self.looks_back))
+        self.content, self.is_boundary = _Content.NOTHING, False
+        if text[-1] in "=!":
+            self.looks_back = text[2] == "<"
+        self.can_repeat, self.brace_is_text = False, self.syntax is _Syntax.LAX
         return found.end()
 
     def _close(self, position: int) -> int | None:
         if not self.groups:
             return None
-        opening = self.groups.pop()
-        is_lookaround = opening[-1] in "=!"
-        is_empty = opening == "(?:" and self.pattern.startswith("(?:", position - 3)
-        self.can_repeat, self.was_repeated = not (is_lookaround or is_empty), False
+        opening, before, self.looks_back = self.groups.pop()
+        if opening[-1] in "=!":
+            content = _Content.LOOKAROUND
+        else:  # a group that only groups is what it holds
+            content = self.content if opening[-1] == ":" else _Content.SOMETHING
+        self.content, self.is_boundary = before, False
+        self._add(content)
+        self.can_repeat, self.brace_is_text = content is _Content.SOMETHING, False
         return position + 1
 
     def _escape(self, position: int) -> int | None:
-        reference = _REFERENCE.match(self.pattern, position)
-        if reference is not None:
-            is_group = _number(reference.group(1)) <= self.num_captures
-            return reference.end() if is_group else None
-        if self.is_ecma and _NOT_ECMA.match(self.pattern, position):
+        numbered = _NUMBERED.match(self.pattern, position)
+        if numbered is not None:
+            self.last_reference = max(self.last_reference, _number(numbered[1]))
+            if self.syntax is _Syntax.STRICT:
+                self.syntax = _Syntax.LAX
+            return numbered.end()
+        named = _NAMED.match(self.pattern, position)
+        if named is not None and self.syntax is not _Syntax.STRICT:
+            return named.end() if named[1] in self.names else None
+        self.has_bell = self.has_bell or self.pattern.startswith("\\a", position)
+        if _BRACED_BOUNDARY.match(self.pattern, position) and not self._is_ecma:
             return None
-        return _escape_end(self.pattern, position)
+        return self._escape_end(position)
 
     def _class(self, position: int) -> int | None:
         """Return the end of the bracketed class that begins at `position`."""
@@ -157,7 +247,7 @@ class _Reader:
             position += 1
         first = position
         while position < len(pattern):
-            if pattern[position] == "]" and (position > first or self.is_ecma):
+            if pattern[position] == "]" and (position > first or self._is_ecma):
                 return position + 1
             low, end = self._member(position)
             if end is not None and pattern.startswith("-", end):
@@ -176,34 +266,47 @@ class _Reader:
         if self.pattern[position] != "\\":
             return self.pattern[position], position + 1
         kind = self.pattern[position + 1 : position + 2]
-        if kind in _BOUNDARIES or (self.is_ecma and _NOT_ECMA.match(self.pattern, position)):
+        if kind in _BOUNDARIES and self.syntax is _Syntax.STRICT:
             return None, None
-        end = _escape_end(self.pattern, position)
+        if kind == "B" and self._is_ecma:
+            return None, None
+        if kind == "k" and self.syntax is _Syntax.LAX:
+            return kind, position + 2
+        end = self._escape_end(position)
         if end is None or kind in _CLASS_ESCAPE_KINDS:
             return None, end
         code = _CODE_POINT.match(self.pattern, position)
-        return chr(int(code.group(1), 16)) if code else _CONTROLS.get(kind, kind), end
+        return chr(int(code[1], 16)) if code else _CONTROLS.get(kind, kind), end
 
-
-def _escape_end(pattern: str, position: int) -> int | None:
-    found = _ESCAPE.match(pattern, position)
-    if found is None:
-        return None
-    text = found.group()
-    if text[1] in "pP":
-        name = text[2:].strip("{} ").lstrip("^")
-        if len(name) <= 2 and name not in _PROPERTIES:
+    def _escape_end(self, position: int) -> int | None:
+        if self._is_ecma and _NOT_ECMA.match(self.pattern, position):
             return None
-    code = _CODE_POINT.match(text)
-    if code is not None and not _is_character(int(code.group(1), 16)):
-        return None
-    return found.end()
+        found = self.syntax.escape.match(self.pattern, position)
+        if found is None:
+            return None
+        text = found.group()
+        if text[1] in "pP":
+            name = text[2:].strip("{} ").lstrip("^")
+            if len(name) <= 2 and name not in _PROPERTIES:
+                return None
+        code = _CODE_POINT.match(text)
+        if code is not None and not _is_character(int(code[1], 16)):
+            return None
+        return found.end()
+
+
+def _exceeds(quantifier: re.Match[str], limit: int) -> bool:
+    return max(_number(quantifier["low"]), _number(quantifier["high"])) > limit
+
+
+def _is_fixed(quantifier: re.Match[str]) -> bool:
+    return quantifier.group()[0] == "{" and "," not in quantifier.group()
 
 
 def _number(digits: str | None) -> int:
     """Read digits; int() refuses thousands of them, and no count is that long."""
     significant = (digits or "").lstrip("0")
-    return int(significant or 0) if len(significant) < 10 else 10**9
+    return int(significant or 0) if len(significant) <= 20 else 10**20
 
 
 def _is_character(code: int) -> bool:

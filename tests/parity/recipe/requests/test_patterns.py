@@ -1,0 +1,44 @@
+"""Random regular expressions in schemas: accepted or refused as by the oracle.
+
+Also under draft 4, which holds a pattern to ECMA 262. Only the size of the compiled program, which
+validators limit, is not modelled but for one character.
+"""
+
+import random
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+PARTS = [
+    "a", "b", ".", "^", "$", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "{3,1}", "{",
+    "}", "(", ")", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?<n>", "(?P<n>", "(?<m>", "(?>", "[",
+    "]", "[^", "-", "a-z", "z-a", "|", "\\d", "\\D", "\\w", "\\s", "\\b", "\\B", "\\n", "\\\\",
+    "\\p{L}", "\\p{Zz}", "\\pL", "\\u0041", "\\x41", "\\u{41}", "\\x{41}", "\\1", "\\2", "\\k<n>",
+    "\\k", "\\c", "\\cA", "\\-", "\\/", "\\é", "é", "日", "\n", " ", "(?i)", "(?i:", "(?ii)",
+    "(?-i)", "[[:alpha:]]", "&&", "\\", "\\z", "\\A", "\\Z", "\\_", "\\8", "\\0", "\\h", "\\q",
+    "\\a", "#", "=", "{99999999999999999999}",
+]  # fmt: skip
+
+
+def draw(seed):
+    rng = random.Random(seed)
+    pattern = "".join(rng.choice(PARTS) for _ in range(rng.choice([1, 2, 3, 4, 5, 7])))
+    return pattern, rng.random() < 0.4
+
+
+def run(side, case):
+    pattern, is_draft_4 = case
+    schema = {"type": "object", "properties": {"a": {"pattern": pattern}}}
+    schema |= {"$schema": DRAFT_4} if is_draft_4 else {}
+    body = {
+        "model": "DeepSeek-V4-Pro",
+        "messages": [{"role": "user", "content": "q"}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+    }
+    try:
+        side.api.ChatCompletionRequest(body).convert(side.api.ConversionOptions())
+    except side.api.ConversionError:
+        return False
+    return True
+
+
+def test_patterns_are_judged_like_the_oracle(agree, seeds):
+    agree(seeds, draw, run)
