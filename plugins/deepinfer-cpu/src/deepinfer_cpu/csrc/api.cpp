@@ -67,7 +67,7 @@ struct RowStretches {
 };
 
 // Elements below which waking other threads takes longer than the work, for a light op.
-constexpr int64_t kMinElements = 8192;
+constexpr int64_t kMinElements = 32768;
 
 template <class Args>
 void run_rows(const Args& args, void (*kernel)(const Args&, int64_t, int64_t), int64_t num_rows,
@@ -147,7 +147,8 @@ DI_EXPORT void deepinfer_cpu_silu_mul(int dtype, const void* x, int64_t x_stride
                                       int64_t num_tokens, int64_t width, float limit,
                                       int num_threads) {
     const SiluMulArgs args = {dtype, x, x_stride, y, num_tokens, width, limit};
-    run_rows(args, kernels->silu_mul, num_tokens, 2 * width, num_threads);
+    // An exponential weighs as much as four plain elements.
+    run_rows(args, kernels->silu_mul, num_tokens, 6 * width, num_threads);
 }
 
 DI_EXPORT void deepinfer_cpu_rope(int dtype, const void* x, int64_t token_stride,

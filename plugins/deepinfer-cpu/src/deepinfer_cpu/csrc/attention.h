@@ -26,9 +26,11 @@ struct PagedItem {
     int32_t request, kv_head, first_row, num_rows;
     int64_t first_span, end_span;
     int64_t partial;  // where a part of the result goes; -1: the item is whole
+    bool fetches;     // the first head of these rows
 };
 
 // What a thread needs for one item. LAYOUT: rows padded to whole vectors, `dim` elements.
+template <class T>
 struct PagedWork {
     int64_t dim;
     float* q;          // [rows, dim], or pairs of bf16
@@ -39,16 +41,18 @@ struct PagedWork {
     float* merged_o;   // [rows, dim]
     float* sums;       // [rows, W]
     float *top, *merged_top, *merged_sum;  // [rows]
+    const T* zeros;  // [dim], the key and value of positions that nobody sees
 };
 
 DI_INLINE int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
 
 inline size_t work_floats(int64_t dim) {
-    return size_t(3 * kMaxRows * dim + 2 * kTile * dim + kMaxRows * (kTile + W + 3));
+    return size_t(3 * kMaxRows * dim + (2 * kTile + 1) * dim + kMaxRows * (kTile + W + 3));
 }
 
-inline PagedWork make_work(int64_t head_dim) {
-    PagedWork work;
+template <class T>
+PagedWork<T> make_work(int64_t head_dim) {
+    PagedWork<T> work;
     work.dim = padded(head_dim);
     float* at = static_cast<float*>(scratch(kWorkSlot, work_floats(work.dim) * sizeof(float)));
     const auto take = [&](int64_t count) { float* from = at; at += count; return from; };
@@ -62,6 +66,7 @@ inline PagedWork make_work(int64_t head_dim) {
     work.top = take(kMaxRows);
     work.merged_top = take(kMaxRows);
     work.merged_sum = take(kMaxRows);
+    work.zeros = reinterpret_cast<const T*>(std::memset(take(work.dim), 0, size_t(work.dim) * 4));
     return work;
 }
 
@@ -69,17 +74,21 @@ inline PagedWork make_work(int64_t head_dim) {
 DI_INLINE void transpose(VF (&r)[W]) {
 #if defined(__AVX512F__)
     __m512 t[16], u[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 4)
+#pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
             const __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
             u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             u[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }
     // u[4 g + c] holds in its quarter l column 4 l + c of rows 4 g to 4 g + 3.
+#pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
         const __m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88);
         const __m512 b = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
@@ -135,36 +144,34 @@ DI_INLINE VF multiply_add(VF a, VF b, VF c) {
     return fma(a, b, c);
 }
 
-// c[rows, 0 : kBlockVectors * W] (+)= a[rows, 0 : depth] b[depth, ...]: the sums stay in registers.
-template <int rows, bool is_paired, bool is_added>
+// c[rows, 0 : vectors * W] (+)= a[rows, 0 : depth] b[depth, ...]: the sums stay in registers.
+template <int rows, int vectors, bool is_paired, bool is_added>
 DI_INLINE void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                              int64_t depth, float* c, int64_t c_stride, int num_vectors) {
-    VF sums[rows][kBlockVectors];
+                              int64_t depth, float* c, int64_t c_stride) {
+    VF sums[rows][vectors];
     for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < kBlockVectors; ++v)
-            sums[r][v] = is_added && v < num_vectors ? load_raw<VF>(c + r * c_stride + v * W) : VF{};
+        for (int v = 0; v < vectors; ++v)
+            sums[r][v] = is_added ? load_raw<VF>(c + r * c_stride + v * W) : VF{};
     for (int64_t i = 0; i < depth; ++i) {
-        VF columns[kBlockVectors];
-        for (int v = 0; v < kBlockVectors; ++v)
-            columns[v] = load_raw<VF>(b + i * b_stride + (v < num_vectors ? v : 0) * W);
+        VF columns[vectors];
+        for (int v = 0; v < vectors; ++v) columns[v] = load_raw<VF>(b + i * b_stride + v * W);
         for (int r = 0; r < rows; ++r) {
             const VF factor = splat(a[r * a_stride + i]);
-            for (int v = 0; v < kBlockVectors; ++v)
+            for (int v = 0; v < vectors; ++v)
                 sums[r][v] = multiply_add<is_paired>(factor, columns[v], sums[r][v]);
         }
     }
     for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < kBlockVectors; ++v)
-            if (v < num_vectors) store_raw(c + r * c_stride + v * W, sums[r][v]);
+        for (int v = 0; v < vectors; ++v) store_raw(c + r * c_stride + v * W, sums[r][v]);
 }
 
-template <bool is_paired, bool is_added>
+template <int vectors, bool is_paired, bool is_added>
 void multiply_rows(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                   int64_t depth, float* c, int64_t c_stride, int64_t num_rows, int num_vectors) {
+                   int64_t depth, float* c, int64_t c_stride, int64_t num_rows) {
     int64_t r = 0;
-#define DI_BLOCK(rows)                                                                           \
-    multiply_block<rows, is_paired, is_added>(a + r * a_stride, a_stride, b, b_stride, depth,    \
-                                              c + r * c_stride, c_stride, num_vectors)
+#define DI_BLOCK(rows)                                                                       \
+    multiply_block<rows, vectors, is_paired, is_added>(a + r * a_stride, a_stride, b, b_stride, \
+                                                       depth, c + r * c_stride, c_stride)
     for (; r + kBlockRows <= num_rows; r += kBlockRows) DI_BLOCK(kBlockRows);
     switch (num_rows - r) {
         case 5: DI_BLOCK(5); break;
@@ -181,12 +188,13 @@ template <bool is_paired, bool is_added>
 void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
               float* c, int64_t c_stride, int64_t num_rows, int64_t num_columns) {
     constexpr int64_t step = kBlockVectors * W;
-    for (int64_t column = 0; column < num_columns; column += step) {
-        const int64_t rest = (num_columns - column) / W;
-        const int count = rest < kBlockVectors ? int(rest) : kBlockVectors;
-        multiply_rows<is_paired, is_added>(a, a_stride, b + column, b_stride, depth, c + column,
-                                           c_stride, num_rows, count);
-    }
+    int64_t i = 0;
+    for (; i + step <= num_columns; i += step)
+        multiply_rows<kBlockVectors, is_paired, is_added>(a, a_stride, b + i, b_stride, depth,
+                                                          c + i, c_stride, num_rows);
+    for (; i < num_columns; i += W)
+        multiply_rows<1, is_paired, is_added>(a, a_stride, b + i, b_stride, depth, c + i, c_stride,
+                                              num_rows);
 }
 
 template <class D>
@@ -196,11 +204,11 @@ struct PagedTask {
 
     const PagedArgs& args;
     const PagedItem& item;
-    PagedWork work;
+    PagedWork<T> work;
     int64_t group, query_len, seq_len, first_token;
 
     PagedTask(const PagedArgs& args, const PagedItem& item)
-        : args(args), item(item), work(make_work(args.head_dim)) {
+        : args(args), item(item), work(make_work<T>(args.head_dim)) {
         group = args.num_q_heads / args.num_kv_heads;
         first_token = args.cu_seqlens_q[item.request];
         query_len = args.cu_seqlens_q[item.request + 1] - first_token;
@@ -239,7 +247,6 @@ struct PagedTask {
 
     // W words of a key from word i on: floats, or pairs of bf16.
     DI_INLINE VF load_words(const T* key, int64_t i) const {
-        if (!key) return VF{};
         if (is_paired) {
             const int64_t left = args.head_dim - 2 * i;
             if (left >= 2 * W) return load_raw<VF>(key + 2 * i);
@@ -251,12 +258,34 @@ struct PagedTask {
         return load_part<D>(key + i, left < W ? left : W);
     }
 
+    // Fetches all heads of some positions, which lie side by side: the heads that follow find them
+    // in a cache, and memory is read in long stretches.
+    void fetch(int64_t base, int64_t end) const {
+        const int32_t* table = args.block_tables + item.request * args.table_stride;
+        const int64_t row = args.num_kv_heads * args.head_dim * int64_t(sizeof(T));
+        while (base < end) {
+            const int64_t block = base / args.block_size, offset = base % args.block_size;
+            const int64_t left = args.block_size - offset;
+            const int64_t count = left < end - base ? left : end - base;
+            const int64_t id = table[block];
+            for (int side = 0; side < 2; ++side) {
+                const T* start = side ? static_cast<const T*>(args.v_cache) + id * args.v_stride
+                                      : static_cast<const T*>(args.k_cache) + id * args.k_stride;
+                const char* from = reinterpret_cast<const char*>(start) + offset * row;
+                for (int64_t byte = 0; byte < count * row; byte += 64)
+                    __builtin_prefetch(from + byte);
+            }
+            base += count;
+        }
+    }
+
     // Keys and values of positions base to base + count; those outside of [seen, end) are zeros.
     void load_tile(int64_t base, int64_t count, int64_t seen) {
         const int32_t* table = args.block_tables + item.request * args.table_stride;
         const int64_t row = args.num_kv_heads * args.head_dim, head = item.kv_head * args.head_dim;
-        const T *keys[kTile] = {}, *values[kTile] = {};
+        const T *keys[kTile], *values[kTile];
         int64_t at = seen > base ? seen - base : 0;
+        for (int64_t j = 0; j < kTile; ++j) keys[j] = values[j] = work.zeros;
         int64_t offset = (base + at) % args.block_size;
         for (int64_t block = (base + at) / args.block_size; at < count; ++block) {
             const T* k = static_cast<const T*>(args.k_cache) + table[block] * args.k_stride + head;
@@ -270,16 +299,14 @@ struct PagedTask {
         for (int64_t i = 0; i < depth(); i += W)
             for (int64_t j = 0; j < count; j += W) {
                 VF square[W];
+#pragma GCC unroll 16
                 for (int r = 0; r < W; ++r) square[r] = load_words(keys[j + r], i);
                 transpose(square);
+#pragma GCC unroll 16
                 for (int r = 0; r < W; ++r) store_raw(work.k + (i + r) * kTile + j, square[r]);
             }
         for (int64_t j = 0; j < count; ++j) {
             float* to = work.v + j * work.dim;
-            if (!values[j]) {
-                std::memset(to, 0, size_t(work.dim) * sizeof(float));
-                continue;
-            }
             each_vector(args.head_dim, [&](int64_t i, int64_t n) {
                 store_raw(to + i, load_part<D>(values[j] + i, n));
             });
@@ -335,6 +362,11 @@ struct PagedTask {
         for (int64_t base = first; base < end; base += kTile) {
             if (base + kTile <= seen) continue;
             const int64_t count = end - base < kTile ? end - base : kTile;
+            if (item.fetches) {
+                const int64_t next = base + kTile, from = base > seen ? base : seen;
+                if (base == first || base <= seen) fetch(from, base + count);
+                if (next < end) fetch(next, end - next < kTile ? end : next + kTile);
+            }
             load_tile(base, count, seen);
             multiply<is_paired, false>(work.q, work.dim, work.k, kTile, depth(), work.weights,
                                        kTile, item.num_rows, padded(count));
@@ -420,10 +452,22 @@ struct PagedTask {
     // Merges the partial results of all spans of these rows, which lie one after the other.
     void gather(const float* partials) {
         start_merging();
-        for (int64_t span = item.first_span; span < item.end_span; ++span)
+        partials += item.partial * (work.dim + 2);
+        for (int64_t span = first_seen(0) / kSpan; span * kSpan < end_seen(); ++span)
             for (int64_t row = 0; row < item.num_rows; ++row, partials += work.dim + 2)
                 merge(row, partials, partials[work.dim], partials[work.dim + 1]);
         finish();
+    }
+
+    bool is_first_part() const {
+        return item.partial >= 0 && item.first_span == first_seen(0) / kSpan;
+    }
+
+    // Fetches what the item will need first.
+    void fetch_start() const {
+        const int64_t seen = first_seen(0), first = item.first_span * kSpan;
+        const int64_t from = first > seen ? first : seen, next = from / kTile * kTile + kTile;
+        fetch(from, next < end_seen() ? next : end_seen());
     }
 };
 
@@ -431,22 +475,30 @@ struct PagedPlan {
     const PagedArgs* args;
     PagedItem* items;
     int64_t num_items;
+    int64_t per_unit;  // items that one thread does one after the other
+    int num_threads;
     float* partials;
 };
 
 template <class D>
-void run_item(void* context, int64_t index) {
+void run_unit(void* context, int64_t index) {
     const PagedPlan& plan = *static_cast<const PagedPlan*>(context);
     // From the back: later rows of a prompt see more, and long items should not come last.
-    const PagedItem& item = plan.items[plan.num_items - 1 - index];
-    PagedTask<D>(*plan.args, item).run(plan.partials);
+    const PagedItem* end = plan.items + plan.num_items - index * plan.per_unit;
+    const PagedItem* ahead = end - (plan.num_threads + 1) * plan.per_unit;
+    for (const PagedItem* item = end - plan.per_unit; item < end; ++item) {
+        // Most likely the next unit of this thread.
+        if (item + 1 == end && ahead >= plan.items) PagedTask<D>(*plan.args, *ahead).fetch_start();
+        PagedTask<D>(*plan.args, *item).run(plan.partials);
+    }
 }
 
-// Cuts the batch into items. Counts only, if `items` is null.
+// Cuts the batch into items, the heads of the same rows and spans side by side. Counts only, if
+// `items` is null.
 inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items,
                           int64_t* num_tiles, int64_t* num_partials) {
     const int64_t group = args.num_q_heads / args.num_kv_heads;
-    int64_t count = 0, partial = 0;
+    int64_t count = 0, partials = 0;
     *num_tiles = 0;
     for (int64_t request = 0; request < args.num_reqs; ++request) {
         const int64_t query_len = args.cu_seqlens_q[request + 1] - args.cu_seqlens_q[request];
@@ -457,45 +509,29 @@ inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items
             int64_t seen = args.window ? start + row / group - args.window + 1 : 0;
             if (seen < 0) seen = 0;
             const int64_t first_span = seen / kSpan, end_span = (end + kSpan - 1) / kSpan;
+            const int64_t num_spans = end_span - first_span;
             *num_tiles += ((end - seen) / kTile + 1) * args.num_kv_heads;
-            const bool is_cut = is_split && end_span - first_span > 1;
-            for (int64_t head = 0; head < args.num_kv_heads; ++head) {
-                int64_t from = first_span;
-                do {
-                    const int64_t to = is_cut ? from + 1 : end_span;
-                    if (items)
-                        items[count] = {int32_t(request), int32_t(head), int32_t(row),
-                                        int32_t(rows), from, to, is_cut ? partial : -1};
-                    ++count;
-                    if (is_cut) partial += rows;
-                    from = to;
-                } while (from < end_span);
-            }
+            const bool is_cut = is_split && num_spans > 1;
+            for (int64_t span = first_span; span < end_span; span = is_cut ? span + 1 : end_span)
+                for (int64_t head = 0; head < args.num_kv_heads; ++head, ++count) {
+                    if (!items) continue;
+                    const int64_t part = head * num_spans + span - first_span;
+                    items[count] = {int32_t(request), int32_t(head), int32_t(row), int32_t(rows),
+                                    span, is_cut ? span + 1 : end_span,
+                                    is_cut ? partials + part * rows : -1, head == 0};
+                }
+            if (is_cut) partials += num_spans * args.num_kv_heads * rows;
         }
     }
-    *num_partials = partial;
+    *num_partials = partials;
     return count;
 }
 
-// After the parts of split items: those that belong together follow each other.
 template <class D>
-void merge_parts(const PagedPlan& plan) {
-    for (int64_t i = 0; i < plan.num_items;) {
-        PagedItem whole = plan.items[i];
-        if (whole.partial < 0) {
-            ++i;
-            continue;
-        }
-        int64_t next = i + 1;
-        while (next < plan.num_items && plan.items[next].partial >= 0 &&
-               plan.items[next].request == whole.request &&
-               plan.items[next].kv_head == whole.kv_head &&
-               plan.items[next].first_row == whole.first_row)
-            whole.end_span = plan.items[next++].end_span;
-        const int64_t stride = padded(plan.args->head_dim) + 2;
-        PagedTask<D>(*plan.args, whole).gather(plan.partials + whole.partial * stride);
-        i = next;
-    }
+void merge_item(void* context, int64_t index) {
+    const PagedPlan& plan = *static_cast<const PagedPlan*>(context);
+    PagedTask<D> task(*plan.args, plan.items[index]);
+    if (task.is_first_part()) task.gather(plan.partials);
 }
 
 // Tiles below which waking other threads takes longer than the work.
@@ -512,6 +548,10 @@ void paged(const PagedArgs& args, int num_threads) {
     PagedPlan plan;
     plan.args = &args;
     plan.num_items = count;
+    plan.num_threads = num_threads;
+    // Heads read the same stretches of memory: one thread does them all if the others have work.
+    const bool is_many = count / args.num_kv_heads >= 2 * num_threads;
+    plan.per_unit = is_many || num_threads == 1 ? args.num_kv_heads : 1;
     plan.items = static_cast<PagedItem*>(scratch(kPlanSlot, size_t(count) * sizeof(PagedItem)));
     const size_t stride = size_t(padded(args.head_dim)) + 2;
     plan.partials = static_cast<float*>(
@@ -519,8 +559,8 @@ void paged(const PagedArgs& args, int num_threads) {
     list_items(args, is_split, plan.items, &num_tiles, &num_partials);
     with_dtype(args.dtype, [&](auto d) {
         typedef decltype(d) D;
-        run_parallel(count, num_threads, run_item<D>, &plan);
-        if (num_partials) merge_parts<D>(plan);
+        run_parallel(count / plan.per_unit, num_threads, run_unit<D>, &plan);
+        if (num_partials) run_parallel(count, num_threads, merge_item<D>, &plan);
     });
 }
 

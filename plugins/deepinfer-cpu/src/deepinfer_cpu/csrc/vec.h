@@ -63,17 +63,14 @@ DI_INLINE VF fma(VF a, VF b, VF c) {
 #endif
 }
 
-DI_INLINE VF select(VI mask, VF yes, VF no) { return bits<VF>((mask & bits<VI>(yes)) | (~mask & bits<VI>(no))); }
-DI_INLINE VF max(VF a, VF b) { return select(a > b, a, b); }
-
-DI_INLINE VF root(VF x) {
+DI_INLINE VF select(VI mask, VF yes, VF no) { return mask ? yes : no; }
+DI_INLINE VF max(VF a, VF b) {
 #if defined(__AVX512F__)
-    return (VF)_mm512_sqrt_ps((__m512)x);
+    return (VF)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
-    return (VF)_mm256_sqrt_ps((__m256)x);
+    return (VF)_mm256_max_ps((__m256)a, (__m256)b);
 #else
-    for (int i = 0; i < W; ++i) x[i] = std::sqrt(x[i]);
-    return x;
+    return select(a > b, a, b);
 #endif
 }
 
@@ -83,21 +80,31 @@ DI_INLINE VI lanes() {
     return v;
 }
 
-// Sum and maximum over lanes, in a fixed tree.
-DI_INLINE float sum_lanes(VF v) {
-    float x[W];
-    store_raw(x, v);
-    for (int half = W / 2; half; half /= 2)
-        for (int i = 0; i < half; ++i) x[i] += x[i + half];
-    return x[0];
+// Halves the lanes that count, by a sum or a maximum, until one is left: a fixed tree.
+template <class Combine>
+DI_INLINE float reduce(VF v, Combine combine) {
+#if defined(__AVX512F__)
+    const __m512 all = (__m512)v;
+    v = combine(v, (VF)_mm512_shuffle_f32x4(all, all, 0x4e));
+    v = combine(v, (VF)_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0xb1));
+    v = combine(v, (VF)_mm512_shuffle_ps((__m512)v, (__m512)v, 0x4e));
+    v = combine(v, (VF)_mm512_shuffle_ps((__m512)v, (__m512)v, 0xb1));
+#elif defined(__AVX2__)
+    v = combine(v, (VF)_mm256_permute2f128_ps((__m256)v, (__m256)v, 1));
+    v = combine(v, (VF)_mm256_shuffle_ps((__m256)v, (__m256)v, 0x4e));
+    v = combine(v, (VF)_mm256_shuffle_ps((__m256)v, (__m256)v, 0xb1));
+#else
+    v = combine(v, VF{v[2], v[3], v[0], v[1]});
+    v = combine(v, VF{v[1], v[0], v[3], v[2]});
+#endif
+    return v[0];
 }
 
+DI_INLINE float sum_lanes(VF v) {
+    return reduce(v, [](VF a, VF b) { return a + b; });
+}
 DI_INLINE float max_lanes(VF v) {
-    float x[W];
-    store_raw(x, v);
-    for (int half = W / 2; half; half /= 2)
-        for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
-    return x[0];
+    return reduce(v, [](VF a, VF b) { return max(a, b); });
 }
 
 // e^x to about one unit in the last place, 0 below -87.3 and exactly 1 at 0; x <= 88. The
@@ -132,14 +139,26 @@ struct F32 {
 struct BF16 {
     typedef uint16_t T;
     static DI_INLINE VF load(const T* from) {
+#if defined(__AVX512F__)
+        const __m512i wide = _mm512_cvtepu16_epi32(load_raw<__m256i>(from));
+        return bits<VF>(_mm512_slli_epi32(wide, 16));
+#elif defined(__AVX2__)
+        const __m256i wide = _mm256_cvtepu16_epi32(load_raw<__m128i>(from));
+        return bits<VF>(_mm256_slli_epi32(wide, 16));
+#else
         return bits<VF>(__builtin_convertvector(load_raw<VH>(from), VU) << 16);
+#endif
     }
     static DI_INLINE void store(T* to, VF v) {
         const VU u = bits<VU>(v);
         VU rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
         const VU is_nan = bits<VU>((VI)(v != v));
         rounded = (is_nan & 0x7fc0) | (~is_nan & rounded);
+#if defined(__AVX512F__)
+        store_raw(to, _mm512_cvtepi32_epi16(bits<__m512i>(rounded)));
+#else
         store_raw(to, __builtin_convertvector(rounded, VH));
+#endif
     }
 };
 
