@@ -1,6 +1,7 @@
 """The host sees tokens after the one wait of a step, and nothing else waits."""
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,24 @@ def test_tokens_are_unreadable_until_the_step_has_settled(
     )
     late = Engine.from_loaded(config, replace(make_engine.loaded, runtime=runtime))
     assert answers(late) == wanted
+
+
+def test_whoever_drives_has_the_device_activated(make_engine, model_dir):
+    """A current device belongs to a thread: that of the loader says nothing to the driver's."""
+    threads = []
+
+    class NotingRuntime(CpuRuntime):
+        def activate(self):
+            threads.append(threading.current_thread())
+
+    config = EngineConfig.from_flat(str(model_dir), dtype="float32", num_blocks=50)
+    runtime = NotingRuntime(DeviceInfo(kind="cpu"))
+    engine = Engine.from_loaded(config, replace(make_engine.loaded, runtime=runtime))
+    engine.add([5, 9, 3], SamplingParams(max_tokens=2))
+    driver = threading.Thread(target=engine.advance)
+    driver.start()
+    driver.join(30)
+    assert threads == [driver]
 
 
 def answers(engine):

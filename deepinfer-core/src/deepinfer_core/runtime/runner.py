@@ -79,6 +79,8 @@ class ModelRunner:
         May raise whatever the allocator raises; the plan's changes of rows and blocks are then
         made with the next plan, if they were not before.
         """
+        # A current device belongs to a thread, and any thread may drive.
+        self._device.activate()
         self._unapplied.append(plan)
         while self._unapplied:
             self._apply_row_changes(self._unapplied[0])
