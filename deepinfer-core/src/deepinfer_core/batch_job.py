@@ -20,7 +20,7 @@ from deepinfer_core.faces.interrupt import catch_interrupt
 from deepinfer_core.jobs.files import check_paths, journal_path, write_output
 from deepinfer_core.jobs.index import RowIndex, index_rows, match_keys, read_row
 from deepinfer_core.jobs.journal import Journal
-from deepinfer_core.jobs.results import row_error, row_result
+from deepinfer_core.jobs.results import is_error_line, row_error, row_result
 from deepinfer_core.jobs.rows import BatchRow, RowFormat, format_of, load_row, parse_row, row_id_of
 from deepinfer_core.jobs.settings import check_same_settings, hash_settings, job_settings
 from deepinfer_core.llm import LLM
@@ -40,7 +40,7 @@ class BatchSummary:
     num_resumed: int = 0
     """Of those, the ones that an earlier run had done."""
     num_errors: int = 0
-    """Rows of this run that ended with an error."""
+    """Of those with a result, the ones that ended with an error, in whichever run."""
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     elapsed_s: float = 0.0
@@ -110,8 +110,11 @@ class _Job:
         """[num_rows] int64: where in the journal the result of a row is, or -1."""
         self._llm, self._index, self._journal = llm, index, journal
         self._defaults, self._report = defaults, report
-        num_done = int((self.offsets >= 0).sum())
-        self._summary = BatchSummary(len(index), num_done, num_resumed=num_done)
+        done = self.offsets[self.offsets >= 0]
+        num_errors = sum(map(is_error_line, journal.read(map(int, done))))
+        self._summary = BatchSummary(
+            len(index), len(done), num_resumed=len(done), num_errors=num_errors
+        )
         self._finished: queue.SimpleQueue[tuple[int, BatchRow, RequestOutput]] = queue.SimpleQueue()
         self._some_finished = threading.Event()
         self._in_flight: dict[int, str] = {}

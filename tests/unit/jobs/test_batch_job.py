@@ -321,6 +321,19 @@ def test_resume_computes_only_what_is_missing(batch, engine, paths, llm):
     assert paths[1].read_bytes() == whole
 
 
+@pytest.mark.parametrize("num_kept", [2, 4, 6])
+def test_errors_of_an_earlier_run_are_counted_too(batch, paths, llm, num_kept):
+    """A job that was done already was reported without the errors that its output holds."""
+    bad_chat = b'{"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"n": 0}}'
+    looks_bad = b'{"id": "c", "prompt": "\\"error\\":{\\"type\\":"}'
+    batch(plain(1), b'{"id": "a", "prompt": 7}', bad_chat, looks_bad, b"no json", plain(2))
+    journal = journal_path(paths[1])
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[: 1 + num_kept]))
+    summary = run_batch(llm, *paths, resume=True)
+    assert (summary.num_resumed, summary.num_errors) == (num_kept, 3)
+
+
 def test_a_mended_row_and_a_new_one_are_computed_on_resume(batch, engine, paths, llm):
     batch(plain(1), b'{"id": "row-2", "prompt": ', plain(3))
     write(paths[0], plain(1), plain(2), plain(3), plain(4))

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from array import array
+from pathlib import Path
 
 import pytest
 from deepinfer_core.errors import ConfigError
@@ -31,6 +32,20 @@ def test_rows_can_be_read_again_in_any_order(index, tmp_path):
     with (tmp_path / "in.jsonl").open("rb") as file:
         read = [read_row(file, found, n) for n in (3, 0, 2, 1)]
     assert read == [row(3), row(1), b"no json", row(2)]
+
+
+def test_duplicates_do_not_open_the_file_again(index, monkeypatch):
+    opened = []
+    open_path = Path.open
+
+    def noting_open(path, *args, **options):
+        opened.append(path)
+        return open_path(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", noting_open)
+    found = index(*[row(1)] * 30)
+    assert len(found.duplicates) == 29
+    assert len(opened) <= 3  # one writes the file
 
 
 def test_a_key_changes_with_settings_id_and_content_only(index):

@@ -56,13 +56,13 @@ def index_rows(path: Path, settings_hash: bytes) -> RowIndex:
         id_hashes.append(int.from_bytes(blake2b(identity, digest_size=8).digest(), "little"))
         keys += _row_key(settings_hash, identity, line)
     index = RowIndex(offsets, line_numbers, keys, {})
-    _find_duplicates(index, path, id_hashes)
-    for row in index.duplicates:
-        with path.open("rb") as file:
+    with path.open("rb") as file:
+        _find_duplicates(index, file, id_hashes)
+        for row in index.duplicates:
             line = read_row(file, index, row)
-        identity = b"line %d" % index.line_numbers[row]
-        start = row * KEY_BYTES
-        index.keys[start : start + KEY_BYTES] = _row_key(settings_hash, identity, line)
+            identity = b"line %d" % index.line_numbers[row]
+            start = row * KEY_BYTES
+            index.keys[start : start + KEY_BYTES] = _row_key(settings_hash, identity, line)
     return index
 
 
@@ -124,16 +124,13 @@ def _row_key(settings_hash: bytes, identity: bytes, line: bytes) -> bytes:
     return blake2b(identity + b"\0" + line, digest_size=KEY_BYTES, key=settings_hash[:32]).digest()
 
 
-def _find_duplicates(index: RowIndex, path: Path, id_hashes: array[int]) -> None:
+def _find_duplicates(index: RowIndex, file: BinaryIO, id_hashes: array[int]) -> None:
     hashes = np.asarray(id_hashes, dtype=np.uint64)
     order = np.argsort(hashes, kind="stable")
     equal = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
-    with path.open("rb") as file:
-        for place in equal:
-            row, earlier = int(order[place]), int(order[place - 1])
-            # Hashes may clash; the ids themselves decide.
-            ids = [
-                _identity(read_row(file, index, r), index.line_numbers[r]) for r in (earlier, row)
-            ]
-            if ids[0] == ids[1]:
-                index.duplicates[row] = index.duplicates.get(earlier, earlier)
+    for place in equal:
+        row, earlier = int(order[place]), int(order[place - 1])
+        # Hashes may clash; the ids themselves decide.
+        ids = [_identity(read_row(file, index, r), index.line_numbers[r]) for r in (earlier, row)]
+        if ids[0] == ids[1]:
+            index.duplicates[row] = index.duplicates.get(earlier, earlier)

@@ -5,6 +5,7 @@ bytes.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -103,6 +104,16 @@ def row_error(
         "code": type(error).__name__,
     }
     return _openai_line(row_id, key, 400, {"error": problem})
+
+
+def is_error_line(line: bytes) -> bool:
+    """Whether a journaled line is one of `row_error`. Costs little for any other."""
+    if b'"error":{' not in line:
+        return False
+    result = json.loads(line)
+    if "response" in result:
+        return bool(result["response"]["status_code"] != 200)
+    return "error" in result
 
 
 def _openai_line(
