@@ -194,6 +194,19 @@ def test_explain_filters_and_overrides_like_the_engine(model):
         explain(model, dtype="bfloat16", kernels={"norm.rms": "acme.rms"})
 
 
+def test_explain_loads_the_plugins_that_are_named(run, model, monkeypatch):
+    asked = []
+
+    def make(load_entry_points=True, allow=None, block=()):
+        asked.append((allow, block))
+        return PluginHost(load_entry_points=False)
+
+    monkeypatch.setattr("deepinfer_core.cli.kernels_explain.PluginHost", make)
+    run("kernels", "explain", model, "-p", "acme", "--plugin", "other", "--block", "bad")
+    run("kernels", "explain", model)
+    assert asked == [(("acme", "other"), ("bad",)), (None, ())]
+
+
 def test_explain_prints_json_and_a_table(run, model):
     answer = json.loads(run("kernels", "explain", model, "--dtype", "float32", "--json"))
     assert answer["dtype"] == "float32"

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from deepinfer_core.cli.plugins_cmd import BlockOption, PluginOption
 from deepinfer_core.config import nest_fields
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.ops.registry import problem_facts
@@ -47,6 +48,8 @@ def explain(
     strict: Annotated[
         bool, typer.Option("--strict", help="No references for hot ops on accelerators.")
     ] = False,
+    plugin: PluginOption = None,
+    block: BlockOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show op by op which kernel serves a model, and why not the others.
@@ -59,7 +62,7 @@ def explain(
 
       deepinfer kernels explain ./Qwen3-0.6B --dtype bfloat16 --batch-invariant --json
 
-      deepinfer kernels explain model.gguf --kernels norm.rms=example.rms
+      deepinfer kernels explain model.gguf -p example --kernels norm.rms=example.rms
     """
     fields = {
         "model": model,
@@ -69,6 +72,8 @@ def explain(
         "batch_invariant": batch_invariant,
         "deterministic": deterministic,
         "strict": strict,
+        **({"plugins": plugin} if plugin else {}),
+        **({"block": block} if block else {}),
     }
     answer: Explanation = load_target(EXPLAIN)(nest_fields(fields))
     if as_json:
