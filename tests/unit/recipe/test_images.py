@@ -191,10 +191,15 @@ def test_a_filter_that_answers_no_bool_refuses(site, answer):
         ("8.8.8.8", True), ("127.0.0.1", False), ("10.1.2.3", False), ("169.254.169.254", False),
         ("192.168.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False), ("100.64.0.1", False),
         ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
-        ("2606:4700::1111", True),
+        ("2606:4700::1111", True), ("::ffff:8.8.8.8", True),
+        # Ways to spell a private IPv4 address that gateways translate back.
+        ("64:ff9b::10.0.0.1", False), ("64:ff9b::8.8.8.8", True), ("64:ff9b:1::10.0.0.1", False),
+        ("2002:7f00:1::1", False), ("2002:808:808::1", True), ("::10.0.0.1", False),
+        ("::ffff:0:10.0.0.1", False), ("fec0::1", False), ("ff0e::1", False),
     ],
 )  # fmt: skip
 def test_public_addresses(address, is_public):
+    """Translated, tunneled and site-local addresses of private networks counted as public."""
     assert is_public_address("host", address) is is_public
 
 

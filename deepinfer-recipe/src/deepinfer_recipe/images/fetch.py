@@ -25,14 +25,26 @@ _MAX_REDIRECTS = 10
 _TIMEOUT_S = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _CHUNK_BYTES = 1 << 16
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public_address(host: str, address: str) -> bool:
     """Return whether an address is one of the public internet."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
+    if isinstance(parsed, ipaddress.IPv6Address):
+        embedded = _embedded_ipv4(parsed)
+        if embedded is None and parsed not in _GLOBAL_UNICAST:
+            return False
+        parsed = embedded or parsed
     return parsed.is_global and not parsed.is_multicast
+
+
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the address that a mapped, translated (NAT64) or tunneled (6to4) one leads to."""
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 class ReqwestImageFetcher:
