@@ -112,6 +112,7 @@ class Engine:
         limits = RequestLimits(
             vocab_size=loaded.info.vocab_size,
             max_model_len=resolve_max_model_len(config.model, loaded.info),
+            max_position=loaded.info.max_position,
             max_pool_tokens=device_side.kv.max_tokens_of_pool,
             eos_token_ids=loaded.info.eos_token_ids,
             logits_stages=frozenset(stages),

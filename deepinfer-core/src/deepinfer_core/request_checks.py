@@ -21,6 +21,8 @@ class RequestLimits:
 
     vocab_size: int
     max_model_len: int
+    max_position: int
+    """What the model was made for: `max_model_len` cannot be raised above it."""
     max_pool_tokens: int
     """Tokens of one request that the KV pool can hold at once."""
     eos_token_ids: tuple[int, ...]
@@ -108,17 +110,22 @@ def _checked_prompt(prompt_token_ids: Sequence[int], limits: RequestLimits) -> l
                 f"prompt token {index} is {token_id}, allowed are 0 to {limits.vocab_size - 1}",
                 field="prompt_token_ids",
             )
-    room, knob = min(
-        (limits.max_model_len, "model.max_model_len"),
-        (limits.max_pool_tokens, "cache.num_blocks or cache.memory_fraction"),
-    )
+    room = min(limits.max_model_len, limits.max_pool_tokens)
     if len(prompt) >= room:
         raise PromptTooLongError(
             f"prompt has {len(prompt)} tokens, at most {room - 1} fit beside one output token; "
-            f"shorten it or raise {knob}",
+            f"shorten it{_advice(limits)}",
             field="prompt",
         )
     return prompt
+
+
+def _advice(limits: RequestLimits) -> str:
+    if limits.max_pool_tokens < limits.max_model_len:
+        return " or raise cache.num_blocks or cache.memory_fraction"
+    if limits.max_model_len < limits.max_position:
+        return f" or raise model.max_model_len (the model takes {limits.max_position})"
+    return "; the model was made for no more"
 
 
 def _check_token_ids(params: SamplingParams, limits: RequestLimits) -> None:

@@ -1,5 +1,7 @@
 """A request that cannot be served is refused before it is queued, with both numbers."""
 
+from dataclasses import replace
+
 import pytest
 from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
 from deepinfer_core.request_checks import RequestLimits, check_priority, check_request
@@ -8,6 +10,7 @@ from deepinfer_core.sampling_params import SamplingParams
 LIMITS = RequestLimits(
     vocab_size=100,
     max_model_len=32,
+    max_position=48,
     max_pool_tokens=64,
     eos_token_ids=(1, 2),
     logits_stages=frozenset({"known"}),
@@ -25,9 +28,7 @@ def test_lengths_are_cut_to_the_tightest_limit():
     assert check(max_tokens=5).max_total_tokens == 7
     assert check(max_tokens=None).max_total_tokens == 32
     assert check(max_tokens=500).max_total_tokens == 32
-    small_pool = RequestLimits(
-        vocab_size=100, max_model_len=32, max_pool_tokens=20, eos_token_ids=()
-    )
+    small_pool = replace(LIMITS, max_pool_tokens=20)
     assert check(limits=small_pool, max_tokens=None).max_total_tokens == 20
 
 
@@ -50,7 +51,11 @@ def test_bad_words_are_looked_for_at_the_start_and_after_a_space():
         ((-1,), RequestError, "token 0 is -1"),
         ((5, "x"), RequestError, "whole numbers"),
         ((5, 1.5), RequestError, "whole numbers"),
-        ((5,) * 32, PromptTooLongError, "32 tokens, at most 31 .*max_model_len"),
+        (
+            (5,) * 32,
+            PromptTooLongError,
+            r"32 tokens, at most 31 .*raise model\.max_model_len \(the model takes 48\)",
+        ),
     ],
 )
 def test_bad_prompts(prompt, error, words):
@@ -58,8 +63,15 @@ def test_bad_prompts(prompt, error, words):
         check(prompt)
 
 
+def test_a_limit_that_cannot_be_raised_is_not_advised():
+    """It said to raise max_model_len, which then was refused as longer than the model allows."""
+    with pytest.raises(PromptTooLongError, match="made for no more") as raised:
+        check((5,) * 48, replace(LIMITS, max_model_len=48))
+    assert "raise" not in str(raised.value)
+
+
 def test_a_prompt_longer_than_the_pool_names_the_pools_knob():
-    limits = RequestLimits(vocab_size=100, max_model_len=32, max_pool_tokens=8, eos_token_ids=())
+    limits = replace(LIMITS, max_pool_tokens=8)
     with pytest.raises(PromptTooLongError, match=r"8 tokens, at most 7 .*cache\.num_blocks"):
         check((5,) * 8, limits)
 

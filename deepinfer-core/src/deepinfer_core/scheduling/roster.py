@@ -242,7 +242,7 @@ def _check_lengths(request: Request) -> None:
     if request.max_total_tokens <= request.num_prompt_tokens:
         raise PromptTooLongError(
             f"a prompt of {request.num_prompt_tokens} tokens leaves no room for output within "
-            f"{request.max_total_tokens} tokens; shorten it or raise max_model_len",
+            f"{request.max_total_tokens} tokens; shorten it",
             field="prompt_token_ids",
         )
 
