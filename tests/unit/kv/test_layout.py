@@ -61,6 +61,20 @@ def test_caches_of_one_lifetime_lie_side_by_side_whatever_their_widths() -> None
     assert layout.cache_groups == (0, 0, 1, 0, 0)
 
 
+def test_compressed_rows_share_the_table_of_their_tokens() -> None:
+    quarter = LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=4)
+    rare = LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=128)
+    raw = LayerKV("window", 1, 2048, 4, 8, num_planes=1, dtype="float32")
+    layout = make_layout([quarter, rare, raw], block_size=8)
+    compressed, open_rows = layout.groups
+    assert (open_rows.block_size, layout.page_bytes) == (8, 8 * 8192)
+    # A whole row of the rarest cache is the least that a page can hold.
+    assert compressed.block_size % 128 == 0
+    assert compressed.plane_offsets == (0, compressed.block_size // 4 * 1024)
+    assert compressed.bytes_per_token == 256 + 8
+    assert layout.hit_granularity % 128 == 0
+
+
 @given(st.lists(layer_kvs, min_size=1, max_size=40), st.sampled_from([1, 4, 16, 64]))
 def test_any_mix_of_layers_fits_its_pages(layers: list[LayerKV], block_size: int) -> None:
     layout = make_layout(layers, block_size=block_size)

@@ -169,11 +169,11 @@ def test_a_hit_moves_down_when_a_window_tail_is_gone(workbench: Any) -> None:
     bench.free(first)
     probe = bench.request(range(33))
     assert bench.kv.match_prefix(probe) == 32
-    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[7])]
+    del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[7]]]
     assert bench.kv.match_prefix(probe) == 24
-    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[4])]
+    del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[4]]]
     assert bench.kv.match_prefix(probe) == 24, "a tail reaches back 4 tokens: block 5 only"
-    del bench.kv.pool.cached_blocks[bench.kv.pool.digest_of(tail[5])]
+    del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[5]]]
     assert bench.kv.match_prefix(probe) == 16
 
 

@@ -34,7 +34,7 @@ def weight_bytes(model: nn.Module, num_tokens: int) -> int:
     return total
 
 
-def kv_bytes(layers: Sequence[LayerKV], seq_lens: Sequence[int]) -> int:
+def kv_bytes(layers: Sequence[LayerKV], seq_lens: Sequence[int]) -> float:
     """Bytes of keys and values that one decode step reads for requests of these lengths."""
     return sum(
         layer.bytes_per_token * min(length, layer.window_size or length)

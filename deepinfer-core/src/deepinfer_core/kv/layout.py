@@ -33,10 +33,19 @@ class LayerKV:
     """Tokens visible including the current one; only for kind `window`."""
     num_planes: int = 2
     """Keys and values; 1 where one row serves as both, or there are only keys."""
+    tokens_per_row: int = 1
+    """How many tokens were compressed into one row."""
+    dtype: str | None = None
+    """Of what is stored; None: the model's."""
 
     @property
-    def bytes_per_token(self) -> int:
+    def row_bytes(self) -> int:
+        """All planes of a row."""
         return self.num_planes * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.row_bytes / self.tokens_per_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +65,20 @@ class LayoutGroup:
         return self.layer_kvs[0].window_size
 
     @property
-    def bytes_per_token(self) -> int:
+    def bytes_per_token(self) -> float:
         return sum(layer_kv.bytes_per_token for layer_kv in self.layer_kvs)
 
     @property
     def plane_offsets(self) -> tuple[int, ...]:
         """Byte in a page where each cache's first plane begins.
 
-        LAYOUT: a page is [cache][plane][block_size][num_kv_heads][head_dim], then padding.
+        LAYOUT: a page is [cache][plane][rows][num_kv_heads][head_dim], then padding; a cache has
+        block_size / tokens_per_row rows, those of large numbers first.
         """
-        sizes = [self.block_size * layer_kv.bytes_per_token for layer_kv in self.layer_kvs]
+        sizes = [
+            self.block_size // layer_kv.tokens_per_row * layer_kv.row_bytes
+            for layer_kv in self.layer_kvs
+        ]
         return tuple(accumulate(sizes[:-1], initial=0))
 
 
@@ -112,16 +125,24 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
             )
         members.setdefault(window_size, []).append(index)
 
-    widths = {
-        window_size: sum(layer_kvs[cache].bytes_per_token for cache in owned)
+    for owned in members.values():
+        # Rows of large numbers first, so that each plane begins at a multiple of its own size.
+        owned.sort(key=lambda cache: (-layer_kvs[cache].dtype_bytes, cache))
+    units = {
+        window_size: _unit([layer_kvs[cache] for cache in owned])
         for window_size, owned in members.items()
     }
     alignment = lcm(*(layer_kv.dtype_bytes for layer_kv in layer_kvs))
-    page_bytes = -(-block_size * max(widths.values()) // alignment) * alignment
-    granularity = block_size
+    widest = max(units.values(), key=lambda unit: unit.num_bytes / unit.num_tokens)
+    num_units = -(-block_size // widest.num_tokens)
+    least = max([num_units * widest.num_bytes, *(unit.num_bytes for unit in units.values())])
+    page_bytes = -(-least // alignment) * alignment
+    granularity = num_units * widest.num_tokens
     block_sizes: dict[int | None, int] = {}
-    for window_size in sorted(members, key=lambda window_size: -widths[window_size]):
-        block_sizes[window_size] = _positions_per_page(page_bytes, widths[window_size], granularity)
+    for window_size, unit in sorted(
+        units.items(), key=lambda item: -item[1].num_bytes / item[1].num_tokens
+    ):
+        block_sizes[window_size] = _positions_per_page(page_bytes, unit, granularity)
         granularity = lcm(granularity, block_sizes[window_size])
     groups = tuple(
         LayoutGroup(
@@ -135,11 +156,25 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
     return KVLayout(groups, page_bytes, granularity)
 
 
-def _positions_per_page(page_bytes: int, bytes_per_token: int, granularity: int) -> int:
-    most = page_bytes // bytes_per_token
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """The fewest tokens that fill whole rows of every cache of a group, and their bytes."""
+
+    num_tokens: int
+    num_bytes: int
+
+
+def _unit(layer_kvs: Sequence[LayerKV]) -> _Unit:
+    num_tokens = lcm(*(layer_kv.tokens_per_row for layer_kv in layer_kvs))
+    rows = (num_tokens // kv.tokens_per_row * kv.row_bytes for kv in layer_kvs)
+    return _Unit(num_tokens, sum(rows))
+
+
+def _positions_per_page(page_bytes: int, unit: _Unit, granularity: int) -> int:
+    most = page_bytes // unit.num_bytes
     fits = [
-        count
+        count * unit.num_tokens
         for count in range(most, 0, -1)
-        if page_bytes - count * bytes_per_token < MAX_PADDING * page_bytes
+        if page_bytes - count * unit.num_bytes < MAX_PADDING * page_bytes
     ]
-    return min(fits, key=lambda count: lcm(granularity, count), default=most)
+    return min(fits, key=lambda count: lcm(granularity, count), default=most * unit.num_tokens)

@@ -35,7 +35,7 @@ class BlockHasher:
             group.window_size,
             group.block_size,
             *(
-                (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes, kv.num_planes)
+                (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes, kv.num_planes, kv.tokens_per_row)
                 for kv in group.layer_kvs
             ),
             *group.caches,

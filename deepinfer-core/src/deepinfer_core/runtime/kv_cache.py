@@ -81,14 +81,15 @@ def layer_caches(pool: Tensor, layout: KVLayout, dtype: torch.dtype) -> list[Lay
     `LayoutGroup.plane_offsets`. A cache of one plane has it as both views.
     """
     num_blocks = pool.shape[0]
-    typed = pool.view(dtype)
     caches: dict[int, LayerCache] = {}
     for group in layout.groups:
         for cache, kv, offset_bytes in zip(
             group.caches, group.layer_kvs, group.plane_offsets, strict=True
         ):
-            shape = (num_blocks, group.block_size, kv.num_kv_heads, kv.head_dim)
-            size, first = math.prod(shape[1:]), offset_bytes // dtype.itemsize
+            typed = pool.view(dtype if kv.dtype is None else getattr(torch, kv.dtype))
+            num_rows = group.block_size // kv.tokens_per_row
+            shape = (num_blocks, num_rows, kv.num_kv_heads, kv.head_dim)
+            size, first = math.prod(shape[1:]), offset_bytes // kv.dtype_bytes
             planes = [
                 typed[:, start : start + size].view(shape)
                 for start in range(first, first + kv.num_planes * size, size)
