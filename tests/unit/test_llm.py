@@ -187,7 +187,7 @@ def test_metrics_count(llm):
     assert after.num_steps > before.num_steps
     assert after.latency_sum_s > before.latency_sum_s
     assert after.num_running == after.num_waiting == 0
-    assert after.as_dict()["num_blocks"] == after.num_blocks > 0
+    assert after.num_blocks > 0
 
 
 def test_streams_and_batches_from_many_threads(llm):

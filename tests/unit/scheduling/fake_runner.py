@@ -136,7 +136,7 @@ class FakeRunner:
                 block = table[position // size]
                 assert block != 0, "written into the null block"
                 assert ref_counts[block] == num_owners, "written into a shared block"
-                assert self.kv.pool.digest_of(block) is None, "written into an indexed block"
+                assert self.kv.pool._digests[block] is None, "written into an indexed block"
                 self.memory[block][position % size] = (g, row.prefix(position))
                 if position % size == size - 1:
                     self._expect_digest(g, row, position + 1 - size, position + 1)

@@ -149,7 +149,6 @@ def test_tools_and_other_variables_reach_the_template() -> None:
 def test_tools_for_a_template_that_takes_none_are_refused() -> None:
     """Rendering without them would answer another question than the one asked."""
     ours = ChatTemplate(TEMPLATES["chatml"])
-    assert not ours.accepts_tools()
     with pytest.raises(RequestError, match="takes no tools") as caught:
         ours.render(CHATS["one"], tools=TOOLS)
     assert caught.value.field == "tools"
@@ -159,7 +158,6 @@ def test_tools_for_a_template_that_takes_none_are_refused() -> None:
 def test_named_templates() -> None:
     ours = ChatTemplate({"default": "plain", "tool_use": "{{ tools | length }}", "rag": "rag"})
     assert ours.names == ("default", "rag", "tool_use")
-    assert ours.accepts_tools()
     assert ours.render(CHATS["one"]) == "plain"
     assert ours.render(CHATS["one"], tools=TOOLS) == "1"
     assert ours.render(CHATS["one"], template_name="rag") == "rag"

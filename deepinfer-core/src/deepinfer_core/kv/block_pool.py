@@ -116,9 +116,6 @@ class BlockPool:
             self.listener(BlockEvent("stored", block, digest))
         return True
 
-    def digest_of(self, block: int) -> bytes | None:
-        return self._digests[block]
-
     def clear(self) -> None:
         """Make nothing hittable. Blocks stay with those that hold them."""
         for block in self.cached_blocks.values():

@@ -6,7 +6,7 @@ Requests are counted when they end, by the edge; steps and cache by the engine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from deepinfer_core.request import Request
@@ -42,10 +42,6 @@ class EngineMetrics:
     """Tokens found there."""
     ttft_sum_s: float = 0.0
     latency_sum_s: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The numbers by name."""
-        return asdict(self)
 
 
 class Totals:

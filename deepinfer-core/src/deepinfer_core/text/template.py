@@ -47,10 +47,6 @@ class ChatTemplate:
         """Of the templates, sorted."""
         return tuple(sorted(self._templates))
 
-    def accepts_tools(self, name: str | None = None) -> bool:
-        """Whether the template that would serve a request with tools refers to them."""
-        return "tools" in self._choose(name, has_tools=True).variables
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
