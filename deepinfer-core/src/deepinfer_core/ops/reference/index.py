@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
-from deepinfer_core.ops.reference.sparse_attn import read_slots
+from deepinfer_core.ops.reference.kv import read_slots
+from deepinfer_core.ops.rows import slots_of
 
 TILE = 8
 SPLIT = 128
@@ -24,6 +25,7 @@ def select(
     cache: Tensor,
     meta: AttentionMeta,
     top_k: int,
+    tokens_per_row: int = 1,
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.index.select`."""
     chosen = torch.full((q.shape[0], top_k), -1, dtype=torch.int32, device=q.device)
@@ -32,20 +34,21 @@ def select(
         rows = slice(first, first + count)
         first += count
         positions = meta.positions[rows, None]
-        num_splits = -(-meta.seq_len_bounds[request] // SPLIT)
+        num_keys = meta.seq_len_bounds[request] // tokens_per_row
+        num_splits = -(-num_keys // SPLIT)
         keys = torch.arange(num_splits * SPLIT, device=q.device)
-        table = meta.block_tables[request].long()
-        blocks = table[(keys // meta.block_size).clamp_(max=len(table) - 1)]
-        slots = blocks * meta.block_size + keys % meta.block_size
-        if meta.seq_len_bounds[request] <= top_k:
+        owner = torch.full((1,), request, device=q.device)
+        slots = slots_of(meta, owner, (keys * tokens_per_row).unsqueeze(0))[0] // tokens_per_row
+        last_tokens = (keys + 1) * tokens_per_row - 1
+        if num_keys <= top_k:
             picked = keys.expand(count, -1)[:, :top_k]
         else:
             scores = _score(q[rows], weights[rows], read_slots(cache, slots), num_splits)
-            scores.masked_fill_(keys > positions, float("-inf"))
+            scores.masked_fill_(last_tokens > positions, float("-inf"))
             # Only a stable sort promises the lower position among equals.
             order = scores.sort(dim=-1, descending=True, stable=True).indices
             picked = order[:, :top_k].sort(dim=-1).values
-        is_seen = picked <= positions
+        is_seen = last_tokens[picked] <= positions
         # What is not seen comes after all that is: it was picked last and lies behind the query.
         chosen[rows, : picked.shape[1]] = torch.where(is_seen, slots[picked], -1).int()
     return chosen

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.lanes import elementwise
 from deepinfer_core.plugin_api.kernel import Problem
 
 
@@ -63,6 +64,42 @@ def _store(new: Tensor, cache: Tensor, places: StorePlan) -> None:
         return
     flat, rows_per_block = view
     flat.index_copy_(0, places.rows(block_size, rows_per_block), new.reshape(-1, width))
+
+
+def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool) -> Tensor:
+    """See `deepinfer_core.ops.specs.kv.compress`."""
+    size, width = position_bias.shape
+    raw = read_slots(cache, rows.long().clamp(min=0).flatten()).view(*rows.shape, 2 * width)
+    values, gates = raw[..., :width], raw[..., width:]
+    if overlaps:
+        half = width // 2
+        values = torch.cat((values[:, :size, :half], values[:, size:, half:]), dim=1)
+        gates = torch.cat(
+            (
+                gates[:, :size, :half] + position_bias[:, :half],
+                gates[:, size:, half:] + position_bias[:, half:],
+            ),
+            dim=1,
+        )
+    else:
+        gates = gates + position_bias
+    gates = gates.masked_fill((rows < 0).unsqueeze(2), torch.finfo(gates.dtype).min)
+    weights = elementwise(torch.exp_, gates - gates.amax(dim=1, keepdim=True))
+    total, pooled = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
+    for token in range(rows.shape[1]):  # in order, whatever the number of groups
+        total = total + weights[:, token]
+        pooled = pooled + weights[:, token] * values[:, token]
+    return pooled / total
+
+
+def read_slots(cache: Tensor, slots: Tensor) -> Tensor:
+    """Rows of a cache [P, s, D] that may be strided by blocks: [n] int64 -> [n, D]."""
+    block_size, width = cache.shape[1:]
+    view = token_rows(cache.unsqueeze(2), width)
+    if view is None:
+        return cache[slots // block_size, slots % block_size]
+    flat, rows_per_block = view
+    return flat.index_select(0, slots // block_size * rows_per_block + slots % block_size)
 
 
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:

@@ -22,20 +22,25 @@ def route(
     top_groups: int = 1,
     renormalize: bool = True,
     scale: float = 1.0,
+    hash_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.moe.route`."""
     scores = _score(logits, scoring)
+    if hash_ids is not None:
+        return _weigh(scores, hash_ids.long(), renormalize, scale)
     ranked = scores if bias is None else scores + bias
     if num_groups > 1:
         ranked = _keep_groups(ranked, num_groups, top_groups, 1 if bias is None else 2)
     # Only a stable sort promises the lower id among equals.
     ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
-    if bias is not None:
-        ids = ids.sort(dim=-1).values
-        weights, order = scores.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
-        ids = ids.gather(-1, order)
-    else:
-        weights = scores.gather(-1, ids)
+    return _weigh(scores, ids, renormalize, scale)
+
+
+def _weigh(scores: Tensor, ids: Tensor, renormalize: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Order the chosen experts by their scores, and make weights of these."""
+    ids = ids.sort(dim=-1).values
+    weights, order = scores.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+    ids = ids.gather(-1, order)
     if renormalize:
         weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
     return ids.int(), weights * scale if scale != 1.0 else weights

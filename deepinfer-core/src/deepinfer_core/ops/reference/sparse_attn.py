@@ -1,6 +1,7 @@
 """Reference of attention to chosen rows. A query's bits do not depend on its batch.
 
-Queries go in tiles of one size, and each has as many rows as any other: products of one shape.
+Queries go in tiles of one size and rows in splits of one length: products of one shape. Splits are
+merged in order (Milakov and Gimelshein 2018, arXiv:1805.02867).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepinfer_core.ops.reference.kv import token_rows
+from deepinfer_core.ops.reference.kv import read_slots
 from deepinfer_core.ops.reference.lanes import elementwise
 
 TILE = 8
+SPLIT = 64
 MIN_ROWS = 8
 """Heads of a product, and `DIM_MULTIPLE` its dims: as in `invariant_attn`."""
 DIM_MULTIPLE = 8
@@ -40,44 +42,46 @@ def sparse_mla(
     for first in range(0, num_tokens, TILE):
         tile = slice(first, first + TILE)
         count = min(TILE, num_tokens - first)
-        slots = [F.pad(each[tile], (0, 0, 0, TILE - count), value=-1) for _, each in sources]
-        keys = [
-            read_slots(held, each.long().clamp(min=0).flatten()).view(*each.shape, -1)
-            for (held, _), each in zip(sources, slots, strict=True)
-        ]
-        k = F.pad(torch.cat(keys, dim=1).float(), fill[:2])
         queries = F.pad(q[tile].float(), (*fill, 0, TILE - count)).mul_(scale)
-        scores = torch.bmm(queries, k.transpose(1, 2))[:, :num_heads]
-        scores.masked_fill_((torch.cat(slots, dim=1) < 0).unsqueeze(1), float("-inf"))
-        tile_o, tile_lse = _attend(scores, k, sinks, fill[3])
-        o[tile] = tile_o[:count, :, :value_dim].to(q.dtype)
-        lse[tile] = tile_lse[:count]
+        state = _State(queries, sinks)
+        for held, listed in sources:
+            missing = -listed.shape[1] % SPLIT
+            slots = F.pad(listed[tile], (0, missing, 0, TILE - count), value=-1)
+            for split in torch.split(slots, SPLIT, dim=1):
+                flat = read_slots(held, split.long().clamp(min=0).flatten())
+                keys = flat.view(*split.shape, -1).float()
+                state.add(queries, F.pad(keys, fill[:2]), split < 0)
+        tile_o, tile_lse = state.finish()
+        o[tile] = tile_o[:count, :num_heads, :value_dim].to(q.dtype)
+        lse[tile] = tile_lse[:count, :num_heads]
     return (o, lse) if return_lse else o
 
 
-def read_slots(cache: Tensor, slots: Tensor) -> Tensor:
-    """Rows of a cache [P, s, D] that may be strided by blocks: [n] int64 -> [n, D]."""
-    block_size, width = cache.shape[1:]
-    view = token_rows(cache.unsqueeze(2), width)
-    if view is None:
-        return cache[slots // block_size, slots % block_size]
-    flat, rows_per_block = view
-    return flat.index_select(0, slots // block_size * rows_per_block + slots % block_size)
+class _State:
+    """Attention over the splits so far. A split without rows changes nothing, not even a bit."""
 
+    def __init__(self, queries: Tensor, sinks: Tensor | None) -> None:
+        self.lowest = torch.finfo(queries.dtype).min
+        self.peak = queries.new_full((*queries.shape[:2], 1), self.lowest)
+        self.total = torch.zeros_like(self.peak)
+        self.values = torch.zeros_like(queries)
+        if sinks is not None:
+            num_heads = sinks.shape[0]
+            self.peak[:, :num_heads] = sinks.float().view(1, -1, 1)
+            self.total[:, :num_heads] = 1.0
 
-def _attend(
-    scores: Tensor, k: Tensor, sinks: Tensor | None, missing_rows: int
-) -> tuple[Tensor, Tensor]:
-    """[tile, H, n], [tile, n, D] -> o [tile, H, D] and lse [tile, H]."""
-    peak = scores.amax(dim=-1, keepdim=True)
-    if sinks is not None:
-        peak = torch.maximum(peak, sinks.float().view(1, -1, 1))
-    # The floor keeps the difference of two empty sets from being nan.
-    peak = peak.clamp_(min=torch.finfo(peak.dtype).min)
-    weights = elementwise(torch.exp_, scores - peak)
-    total = weights.sum(dim=-1, keepdim=True)
-    if sinks is not None:
-        total = total + elementwise(torch.exp_, sinks.float().view(1, -1, 1) - peak)
-    products = torch.bmm(F.pad(weights, (0, 0, 0, missing_rows)), k)[:, : scores.shape[1]]
-    o = products / total.clamp(min=torch.finfo(total.dtype).tiny)
-    return o, (peak + elementwise(torch.log_, total)).squeeze(-1)
+    def add(self, queries: Tensor, keys: Tensor, is_hidden: Tensor) -> None:
+        """queries [tile, H, D], keys [tile, SPLIT, D], is_hidden [tile, SPLIT]."""
+        hidden = is_hidden.unsqueeze(1)
+        scores = torch.bmm(queries, keys.transpose(1, 2)).masked_fill_(hidden, self.lowest)
+        peak = torch.maximum(self.peak, scores.amax(dim=-1, keepdim=True))
+        weights = elementwise(torch.exp_, scores - peak).masked_fill_(hidden, 0.0)
+        kept = elementwise(torch.exp_, self.peak - peak)
+        self.total = self.total * kept + weights.sum(dim=-1, keepdim=True)
+        self.values = self.values * kept + torch.bmm(weights, keys)
+        self.peak = peak
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """o [tile, H, D] and lse [tile, H]; zeros and -inf where nothing was seen."""
+        o = self.values / self.total.clamp(min=torch.finfo(self.total.dtype).tiny)
+        return o, (self.peak + elementwise(torch.log_, self.total)).squeeze(-1)

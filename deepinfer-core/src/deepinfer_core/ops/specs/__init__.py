@@ -8,6 +8,7 @@ from deepinfer_core.ops.specs import (
     attn,
     comm,
     gemm,
+    hc,
     index,
     kv,
     moe,
@@ -17,4 +18,17 @@ from deepinfer_core.ops.specs import (
     sample,
 )
 
-__all__ = ["act", "attn", "comm", "gemm", "index", "kv", "moe", "norm", "quant", "rope", "sample"]
+__all__ = [
+    "act",
+    "attn",
+    "comm",
+    "gemm",
+    "hc",
+    "index",
+    "kv",
+    "moe",
+    "norm",
+    "quant",
+    "rope",
+    "sample",
+]

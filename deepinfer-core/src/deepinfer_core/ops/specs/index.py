@@ -21,6 +21,7 @@ def select(
     cache: Tensor,
     meta: AttentionMeta,
     top_k: int,
+    tokens_per_row: int = 1,
 ) -> Tensor:
     """Pick the tokens that each query attends to: those that a light indexer scores highest.
 
@@ -34,6 +35,9 @@ def select(
             axis, whose stride may be larger (feature `strided_cache`).
         meta: the batch.
         top_k: tokens per query.
+        tokens_per_row: what one row of the cache stands for. Row w is seen from token
+            (w + 1) * tokens_per_row - 1 on, and has the slot of its first token divided by this;
+            s is the block size of the meta divided by it.
 
     Returns:
         slots [T, top_k] int32 in ascending order of position, -1 after the last. All visible

@@ -1,5 +1,8 @@
 """Specs of the ops that write the KV cache."""
 
+# mypy: disable-error-code="empty-body"
+# A spec is a signature without a body.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -31,6 +34,29 @@ def store(
         plan: what the kernel's `plan` made of the meta in this step, or None.
 
     Nothing but the named slots changes.
+    """
+
+
+@op("kv.compress", major=1, tier=2, features={"strided_cache"})
+def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool) -> Tensor:
+    """Pool the raw rows of groups of m tokens into one row each, by a softmax per channel.
+
+    A raw row holds values and gates of W channels each; the weight of a token in a channel is
+    the softmax, over the tokens of its group, of its gate plus the bias of its place. With
+    overlap the first half of the channels belongs to the group that follows: a row pools the
+    first halves of the m tokens before its group and the second halves of its own (DeepSeek-V4,
+    sections 2.3.1 and 2.3.2).
+
+    Args:
+        cache: [P, s, 2 * W] float32: values, then gates. Contiguous but for the block axis, whose
+            stride may be larger (feature `strided_cache`).
+        rows: [E, m] int32 slots of each group's tokens, with overlap [E, 2 * m], those of the
+            group before first; -1 = no such token.
+        position_bias: [m, W] float32.
+        overlaps: whether groups overlap.
+
+    Returns:
+        [E, W] float32, with overlap [E, W / 2]. Groups without any token give anything finite.
     """
 
 

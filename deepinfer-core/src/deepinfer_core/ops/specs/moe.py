@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "moe.route",
     major=1,
     tier=0,
-    features={"bias", "groups", "renormalize", "sigmoid", "sqrtsoftplus"},
+    features={"bias", "groups", "renormalize", "sigmoid", "sqrtsoftplus", "hash_ids"},
 )
 def route(
     logits: Tensor,
@@ -28,6 +28,7 @@ def route(
     top_groups: int = 1,
     renormalize: bool = True,
     scale: float = 1.0,
+    hash_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Choose the experts of each token and their weights.
 
@@ -42,6 +43,8 @@ def route(
         top_groups: how many groups stay.
         renormalize: divide the weights of a token by their sum.
         scale: factor of the weights, applied last.
+        hash_ids: [T, top_k] int32, the experts of each token, chosen beforehand: only the weights
+            come from the logits (feature `hash_ids`); or None.
 
     Returns:
         ids [T, top_k] int32, and weights [T, top_k] float32, the scores without bias; in

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes
+from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, wide
 from deepinfer_core.testing.compare import assert_same_bits
 
 NUM_BLOCKS = 12
@@ -102,6 +102,45 @@ def _copy_blocks(make: Maker, num_pages: int) -> Call:
     return _exact_call(kwargs, [pool], [after], frozenset({"pool"}))
 
 
+def compress_cases(sizes: Sizes) -> Sequence[Case]:
+    cases = []
+    for size, width, overlaps in ((4, 64, True), (8, 32, False), (3, 20, True)):
+        for between in (None, "layers"):
+            features = frozenset({"strided_cache"} if between else ())
+            build = partial(_compress, size, width, overlaps, between)
+            kind = "overlap" if overlaps else "apart"
+            name = "-".join((kind, f"{size}x{width}", *features))
+            cases.append(Case(name, build, features, {"row_width": width, "group_size": size}))
+    return cases
+
+
+def _compress(
+    size: int, width: int, overlaps: bool, between: str | None, make: Maker, num_groups: int
+) -> Call:
+    maker = Maker(torch.float32, make.device, seed=num_groups)
+    shape = {"block_size": 5, "num_kv_heads": 1, "head_dim": 2 * width}
+    cache = make_cache(shape, NUM_BLOCKS, between, maker)[0].squeeze(2)
+    bias = maker.normal(size, width)
+    count = 2 * size if overlaps else size
+    rows = maker.integers(5, NUM_BLOCKS * 5, num_groups, count, dtype=torch.int32)
+    if overlaps and num_groups > 1:
+        rows[1, :size] = -1  # the first group of a request
+    raw = wide(cache.flatten(0, 1)[rows.long().clamp(min=0)])
+    values, gates = raw[..., :width], raw[..., width:]
+    if overlaps:
+        half, tall = width // 2, wide(bias)
+        values = torch.cat((values[:, :size, :half], values[:, size:, half:]), dim=1)
+        gates = torch.cat(
+            (gates[:, :size, :half] + tall[:, :half], gates[:, size:, half:] + tall[:, half:]), 1
+        )
+    else:
+        gates = gates + wide(bias)
+    gates = gates.masked_fill((rows < 0).unsqueeze(2).cpu(), -float("inf"))
+    pooled = (gates.softmax(dim=1) * values).sum(dim=1)
+    kwargs = {"cache": cache, "rows": rows, "position_bias": bias, "overlaps": overlaps}
+    return Call(kwargs, [pooled])
+
+
 def _exact_call(
     kwargs: dict[str, Any],
     written: Sequence[Tensor],
@@ -115,4 +154,8 @@ def _exact_call(
     return Call(kwargs, expected, observe=lambda result: written, writes=writes, check=check)
 
 
-OPS = {"kv.store": OpCases(store_cases), "kv.copy_blocks": OpCases(copy_cases)}
+OPS = {
+    "kv.store": OpCases(store_cases),
+    "kv.copy_blocks": OpCases(copy_cases),
+    "kv.compress": OpCases(compress_cases, rows=("rows",)),
+}

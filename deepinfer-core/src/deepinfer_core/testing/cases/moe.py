@@ -19,6 +19,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "sqrtsoftplus": {"scoring": "sqrtsoftplus", "scale": 1.5},
     "bias": {"scoring": "sigmoid", "bias": True, "scale": 2.5},
     "groups": {"renormalize": False, "num_groups": 4, "top_groups": 2},
+    "hash": {"scoring": "sqrtsoftplus", "hash_ids": True, "scale": 1.5},
     "groups-bias": {"scoring": "sigmoid", "bias": True, "num_groups": 4, "top_groups": 2},
 }
 
@@ -32,7 +33,7 @@ def route_cases(sizes: Sizes) -> Sequence[Case]:
         for name, options in ROUTES.items():
             if num_experts % 4 or num_experts // 4 * 2 < top_k:
                 continue
-            features = {feature for feature in ("bias",) if options.get(feature)}
+            features = {feature for feature in ("bias", "hash_ids") if options.get(feature)}
             features |= {options["scoring"]} if options.get("scoring") else set()
             features |= {"groups"} if "num_groups" in options else set()
             features |= {"renormalize"} if options.get("renormalize", True) else set()
@@ -73,6 +74,9 @@ def _route(
     call = {**options, "logits": logits, "top_k": top_k}
     if options.get("bias"):
         call["bias"] = (make.permutation(num_experts).float() / 64).to(make.device)
+    if options.get("hash_ids"):
+        picks = [make.permutation(num_experts)[:top_k] for _ in range(num_tokens)]
+        call["hash_ids"] = torch.stack([*picks, make.permutation(num_experts)[:top_k]])[:-1].int()
     ids, weights = _route_rows(logits, call)
     return Call(call, [ids, weights])
 
@@ -83,7 +87,8 @@ def _route_rows(logits: Tensor, call: dict[str, Any]) -> tuple[Tensor, Tensor]:
     bias = call.get("bias")
     bias_list = [0.0] * logits.shape[1] if bias is None else bias.tolist()
     best = 1 if bias is None else 2
-    all_ids, all_weights = [], []
+    all_ids: list[list[int]] = []
+    all_weights: list[Tensor] = []
     for row in wide(logits):
         scores = _score(row, call.get("scoring", "softmax")).tolist()
         ranked = [score + offset for score, offset in zip(scores, bias_list, strict=True)]
@@ -96,6 +101,8 @@ def _route_rows(logits: Tensor, call: dict[str, Any]) -> tuple[Tensor, Tensor]:
         kept = groups[: call.get("top_groups", 1)]
         able = [e for e in range(len(ranked)) if e // size in kept]
         chosen = sorted(able, key=lambda e: (-ranked[e], e))[:top_k]
+        if call.get("hash_ids") is not None:
+            chosen = call["hash_ids"][len(all_ids)].tolist()
         chosen.sort(key=lambda e: (-scores[e], e))
         weights = torch.tensor([scores[e] for e in chosen], dtype=torch.float64)
         if call.get("renormalize", True):
@@ -152,6 +159,6 @@ def _experts(shape: dict[str, int], features: frozenset[str], make: Maker, num_t
 
 
 OPS = {
-    "moe.route": OpCases(route_cases, rows=("logits",)),
+    "moe.route": OpCases(route_cases, rows=("logits", "hash_ids")),
     "moe.experts": OpCases(experts_cases, rows=("x", "ids", "weights")),
 }

@@ -16,6 +16,12 @@ from deepinfer_core.testing.cases.attn import Geometry, PagedBuild, make_batch
 from deepinfer_core.testing.cases.kv import make_cache
 
 NUM_BLOCKS = 9
+KINDS: Sequence[tuple[tuple[str, ...], int]] = (
+    ((), 1),
+    (("strided_cache",), 1),
+    (("strided_cache",), 4),
+)
+"""Features, and tokens per row: with several, the rest of a block is the stride to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +29,14 @@ class IndexBuild(PagedBuild):
     """Builds a call of `index.select` whose scores are small integers: exact, with many ties."""
 
     top_k: int = 0
+    tokens_per_row: int = 1
 
     def __call__(self, make: Maker, num_tokens: int) -> Call:
         batch = make_batch(self, self.requests if num_tokens else [], make)
         kwargs = self.arguments(**batch)
 
         def truth() -> Sequence[Tensor]:
-            return [_pick(kwargs["weights"], batch, self.top_k)]
+            return [_pick(self, kwargs["weights"], batch)]
 
         return Call(kwargs, truth)
 
@@ -39,12 +46,14 @@ class IndexBuild(PagedBuild):
         for numbers in (q, k_cache):
             is_small = numbers.abs() < 100  # the rest is garbage, and stays
             numbers.copy_(torch.where(is_small, numbers.clamp(-2, 2).round(), numbers))
+        num_rows = k_cache.shape[1] // self.tokens_per_row
         return {
             "q": q,
             "weights": q[..., 0].float().contiguous(),
-            "cache": k_cache.squeeze(2),
+            "cache": k_cache.squeeze(2)[:, :num_rows],
             "meta": meta,
             "top_k": self.top_k,
+            "tokens_per_row": self.tokens_per_row,
         }
 
     def extras(self, make: Maker) -> dict[str, Any]:
@@ -66,26 +75,35 @@ def index_cases(sizes: Sizes) -> Sequence[Case]:
             "mixed": [(k + 3, k + 3), (1, 33), (5, 50), (40, 60), (1, 1), (9, 150)],
         }
         for batch, requests in batches.items():
-            for features in (frozenset[str](), frozenset({"strided_cache"})):
-                build = IndexBuild(geometry, requests, features, top_k=k)
-                name = "-".join((batch, *features, "x".join(map(str, shape.values()))))
+            for kind, tokens_per_row in KINDS:
+                if size % tokens_per_row:
+                    continue
+                features = frozenset(kind)
+                build = IndexBuild(
+                    geometry, requests, features, top_k=k, tokens_per_row=tokens_per_row
+                )
+                sizes_text = "x".join(map(str, (*shape.values(), tokens_per_row)))
+                name = "-".join((batch, *kind, sizes_text))
                 cases.append(Case(name, build, features, shape, token_counts=(1,)))
     return cases
 
 
-def _pick(weights: Tensor, batch: dict[str, Any], top_k: int) -> Tensor:
+def _pick(build: IndexBuild, weights: Tensor, batch: dict[str, Any]) -> Tensor:
     """Query by query, key by key, in float64."""
     meta: AttentionMeta = batch["meta"]
+    top_k, per_row = build.top_k, build.tokens_per_row
     q, factors, tables = wide(batch["q"]), wide(weights), meta.block_tables.cpu().long()
     chosen = torch.full((len(q), top_k), -1, dtype=torch.int32)
     owner = torch.repeat_interleave(torch.tensor(meta.query_lens, dtype=torch.int64))
     for row, position in enumerate(meta.positions.tolist()):
-        seen = torch.arange(position + 1)
-        blocks, offsets = tables[owner[row], seen // meta.block_size], seen % meta.block_size
+        seen = torch.arange((position + 1) // per_row)
+        firsts = seen * per_row
+        blocks = tables[owner[row], firsts // meta.block_size]
+        offsets = firsts % meta.block_size // per_row
         keys = wide(batch["k_cache"][blocks, offsets].squeeze(1))
         scores = ((q[row] @ keys.T).relu() * factors[row].unsqueeze(1)).sum(dim=0).tolist()
         best = sorted(seen.tolist(), key=lambda key: (-scores[key], key))[:top_k]
-        slots = blocks * meta.block_size + offsets
+        slots = blocks * (meta.block_size // per_row) + offsets
         chosen[row, : len(best)] = slots[sorted(best)].int()
     return chosen
 

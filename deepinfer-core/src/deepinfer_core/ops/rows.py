@@ -1,0 +1,126 @@
+"""Which cache rows a step's tokens read and complete, worked out once for all layers.
+
+Everything here follows from `AttentionMeta`: shapes from host numbers, contents from device
+tensors. Results stay with the meta. Knows nothing of what the rows hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.ops.meta import AttentionMeta
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGroups:
+    """Groups of consecutive tokens that the step completes; E of them at most."""
+
+    requests: Tensor
+    """[E] int64"""
+    groups: Tensor
+    """[E] int64, counted from the start of the request; any number where there is none."""
+    slots: Tensor
+    """[E] int32 of the compressed row; -1 = there is none."""
+
+
+def token_requests(meta: AttentionMeta) -> Tensor:
+    """[T] int64: which request each token belongs to."""
+
+    def make() -> Tensor:
+        lens = torch.tensor(meta.query_lens, dtype=torch.int64)
+        owners = torch.repeat_interleave(lens)
+        return owners.to(meta.positions.device, non_blocking=True)
+
+    return _once(meta, "token_requests", make)
+
+
+def slots_of(meta: AttentionMeta, requests: Tensor, positions: Tensor) -> Tensor:
+    """Slots int64 of positions [N, ...] of requests [N]. Positions out of range give any slot."""
+    last = meta.block_tables.shape[1] - 1
+    columns = torch.div(positions, meta.block_size, rounding_mode="floor").clamp_(0, last)
+    tables = meta.block_tables.index_select(0, requests).long()
+    blocks = tables.gather(1, columns.flatten(1) if positions.dim() > 1 else columns[:, None])
+    return blocks.view(positions.shape) * meta.block_size + positions % meta.block_size
+
+
+def window_rows(meta: AttentionMeta, window_size: int) -> Tensor:
+    """[T, window_size] int32: slots that each token sees in a window, its own last; -1 = none."""
+
+    def make() -> Tensor:
+        back = torch.arange(1 - window_size, 1, device=meta.positions.device)
+        seen = meta.positions[:, None] + back
+        slots = slots_of(meta, token_requests(meta), seen)
+        return torch.where(seen >= 0, slots, -1).int()
+
+    return _once(meta, f"window_rows/{window_size}", make)
+
+
+def compressed_rows(meta: AttentionMeta, tokens_per_row: int) -> Tensor:
+    """[T, n] int32: slots of all compressed rows that each token sees, in order; -1 = none.
+
+    Row w holds tokens w * tokens_per_row and on, and is seen from its last token on.
+    """
+
+    def make() -> Tensor:
+        num_rows = meta.max_seq_len // tokens_per_row
+        firsts = torch.arange(num_rows, device=meta.positions.device) * tokens_per_row
+        seen = firsts + tokens_per_row - 1 <= meta.positions[:, None]
+        firsts = firsts.expand(seen.shape)
+        slots = slots_of(meta, token_requests(meta), firsts) // tokens_per_row
+        return torch.where(seen, slots, -1).int()
+
+    return _once(meta, f"compressed_rows/{tokens_per_row}", make)
+
+
+def closed_groups(meta: AttentionMeta, tokens_per_row: int) -> ClosedGroups:
+    """The groups that this step's tokens complete."""
+
+    def make() -> ClosedGroups:
+        device, size = meta.positions.device, tokens_per_row
+        counts = torch.tensor([-(-count // size) for count in meta.query_lens])
+        requests = torch.repeat_interleave(counts)
+        order = torch.arange(len(requests)) - (counts.cumsum(0) - counts)[requests]
+        requests, order = (x.to(device, non_blocking=True) for x in (requests, order))
+        first, end = (
+            meta.positions.index_select(0, (meta.cu_seqlens_q[i:][requests] - i).long())
+            for i in (0, 1)
+        )
+        groups = first // size + order
+        exists = groups * size + size - 1 <= end
+        slots = slots_of(meta, requests, groups * size) // size
+        return ClosedGroups(requests, groups, torch.where(exists, slots, -1).int())
+
+    return _once(meta, f"closed_groups/{tokens_per_row}", make)
+
+
+def raw_rows(
+    meta: AttentionMeta, closed: ClosedGroups, tokens_per_row: int, num_groups: int
+) -> Tensor:
+    """[E, num_groups * tokens_per_row] int32: slots of the tokens of each group and those before.
+
+    Args:
+        meta: of the group whose cache holds the raw rows.
+        closed: as `closed_groups` gives it; -1 where a token is before the first one.
+    """
+
+    def make() -> Tensor:
+        count = num_groups * tokens_per_row
+        last = (closed.groups + 1) * tokens_per_row
+        positions = last[:, None] + torch.arange(-count, 0, device=last.device)
+        slots = slots_of(meta, closed.requests, positions)
+        return torch.where(positions >= 0, slots, -1).int()
+
+    return _once(meta, f"raw_rows/{tokens_per_row}/{num_groups}", make)
+
+
+def _once(meta: AttentionMeta, key: str, make: Callable[[], T]) -> T:
+    if key not in meta.plans:
+        meta.plans[key] = make()
+    return cast(T, meta.plans[key])
