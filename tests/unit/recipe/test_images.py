@@ -2,6 +2,7 @@
 
 import base64
 import io
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -114,11 +115,39 @@ def test_limits_of_count_bytes_and_urls():
     assert failure(api.UrlImageSource("ftp://a", path="p"))[2] == 'p: invalid url: "ftp://a"'
 
 
+def test_limits_of_a_request_span_its_calls():
+    quota = api.ImageQuota()
+    resolver().resolve([api.BytesImageSource(picture(20, 20))] * 2, quota)
+    message = "p: Too many images: max 600 images per request, got 601"
+    small = api.BytesImageSource(picture(20, 20), path="p")
+    assert failure(*[small] * 599, quota=quota)[2] == message
+    padded = api.BytesImageSource(picture(20, 20) + bytes(31 << 20), path="p")
+    resolver().resolve([padded], quota)
+    resolver().resolve([padded], quota)
+    message = "p: Total image size exceeds the limit: max 64 MB per request, got 93 MB"
+    assert failure(padded, quota=quota) == ("TotalSizeTooLarge", False, message)
+    assert quota.image_count() == 4
+
+
+def test_limits_are_inclusive():
+    url = "http://127.0.0.1/".ljust(8192, "b")
+    assert failure(api.UrlImageSource(url))[0] == "DestinationRejected"
+    assert failure(api.UrlImageSource(url + "b"))[0] == "UrlTooLong"
+    resolver().resolve([api.BytesImageSource(picture(8192, 2))], api.ImageQuota())
+
+
 class Site(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
     def do_GET(self):
+        path, _, hops = self.path.partition("?hops=")
+        if hops:
+            self.path = f"{path}?hops={int(hops) - 1}" if int(hops) > 1 else path
+            self.send_response(302)
+            self.send_header("Location", self.path)
+            self.end_headers()
+            return
         status, location = {"/404": (404, None), "/503": (503, None), "/loop": (302, "/loop"),
                             "/redirect": (302, "/ok"), "/file": (302, "file:///etc/passwd"),
                             "/inside": (302, "http://10.0.0.1/")}.get(
@@ -163,6 +192,28 @@ def test_redirects_into_other_networks_are_refused(site):
     )
     assert failure(api.UrlImageSource(site + "/file"), fetcher=fetcher)[0] == "Fetch"
     assert failure(api.UrlImageSource(site + "/loop"), fetcher=fetcher)[:2] == ("Fetch", True)
+
+
+def test_ten_redirects_are_followed_and_no_more(site):
+    fetcher = api.ReqwestImageFetcher().with_destination_filter(only_local)
+    assert fetcher.fetch(f"{site}/ok?hops=10") == picture(20, 20)
+    assert failure(api.UrlImageSource(f"{site}/ok?hops=11"), fetcher=fetcher)[0] == "Fetch"
+
+
+def test_the_connection_goes_to_the_address_that_was_checked(site, monkeypatch):
+    """A name that resolves anew for the connection could lead elsewhere."""
+    connected = []
+    connect = socket.create_connection
+
+    def spy(address, *arguments):
+        connected.append(address[0])
+        return connect(address, *arguments)
+
+    monkeypatch.setattr(socket, "create_connection", spy)
+    fetcher = api.ReqwestImageFetcher().with_destination_filter(only_local)
+    url = site.replace("127.0.0.1", "localhost") + "/ok"
+    assert fetcher.fetch(url) == picture(20, 20)
+    assert connected == ["127.0.0.1"]
 
 
 def test_failed_downloads_say_whether_to_retry(site):

@@ -79,12 +79,28 @@ def test_output_ids_become_reasoning_answer_and_calls(recipe, tokenizer):
 
 
 def test_reasoning_without_an_end_can_be_promoted(recipe, tokenizer):
-    """A model that never closed its reasoning left callers with empty content."""
+    """A model that never closed its reasoning left callers with empty content (R1, R3)."""
     encoded = recipe.encode({"messages": USER})
     ids = [*tokenizer.encode("the answer is 4"), 1]
     kept = run(recipe.parser(encoded), ids)
     assert (texts(kept, reasoning=True), texts(kept, reasoning=False)) == ("the answer is 4", "")
     promoted = run(recipe.parser(encoded, promotes_reasoning=True), ids)
-    assert texts(promoted, reasoning=False) == "the answer is 4"
+    assert texts(promoted, reasoning=False) == "the answer is 4"  # and no end-of-text marker
     answered = run(recipe.parser(encoded, promotes_reasoning=True), tokenizer.encode("r</think>a"))
     assert texts(answered, reasoning=False) == "a"
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_bursts_of_tokens_say_the_same_as_one_at_a_time(recipe, tokenizer, size):
+    """With drafts, several tokens arrive at once: calls failed more often than without (T11)."""
+    encoded = recipe.encode({"messages": USER, "tools": [TOOL]})
+    ids = [*tokenizer.encode("why 日本</think>\n\nso" + CALLS), 1]
+    parser, events = recipe.parser(encoded), []
+    for start in range(0, len(ids), size):
+        events += parser.feed(ids[start : start + size])
+    events += parser.finish()
+    assert texts(events, reasoning=True) == "why 日本"
+    assert texts(events, reasoning=False) == "so"
+    assert [e.name for e in events if isinstance(e, CallStart)] == ["f"]
+    arguments = "".join(e.json_text for e in events if isinstance(e, CallArguments))
+    assert arguments == '{"a": "v"}'

@@ -8,6 +8,7 @@ counts wherever it is named.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from enum import Flag, auto
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -15,12 +16,24 @@ from .json_draft import Draft, SchemaError
 
 _SCHEMAS = (
     "not", "items", "additionalItems", "contains", "propertyNames", "additionalProperties",
-    "unevaluatedItems", "unevaluatedProperties", "if",
+    "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+_LISTS = (*_IN_PLACE_LISTS, "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies")
 _DEFINITIONS = ("$defs", "definitions")
 _META_DEFINITIONS = "/definitions/"
+
+
+class _Tracked(Flag):
+    """What a validator finds out about an instance beside its validity.
+
+    `unevaluatedProperties` and `unevaluatedItems` ask for it in all that applies to the instance,
+    and then more of a schema is used: an `if` alone, and `$dynamicRef` before it was a reference.
+    """
+
+    PROPERTIES = auto()
+    ITEMS = auto()
 
 
 def applied_schemas(root: Any, draft: Draft, known: frozenset[str]) -> Iterator[tuple[Any, bool]]:
@@ -34,23 +47,29 @@ def applied_schemas(root: Any, draft: Draft, known: frozenset[str]) -> Iterator[
     """
     index = _Index(root, draft)
     index.check_documents(known)
-    seen: set[int] = set()
-    todo = [(root, index.base(root, ""), False)]
+    seen: dict[int, _Tracked] = {}
+    todo = [(root, index.base(root, ""), False, _Tracked(0))]
     while todo:
-        schema, base, is_target = todo.pop()
-        if not isinstance(schema, dict) or id(schema) in seen:
+        schema, base, is_target, tracked = todo.pop()
+        if not isinstance(schema, dict):
             continue
-        seen.add(id(schema))
+        tracked |= _own_tracking(schema, draft)
+        if id(schema) in seen and tracked in seen[id(schema)]:
+            continue
+        seen[id(schema)] = seen.get(id(schema), _Tracked(0)) | tracked
         yield schema, is_target
         base = index.base(schema, base)
         hides_siblings = False
-        for keyword in draft.references:
+        for keyword in (*draft.references, "$dynamicRef") if tracked else draft.references:
             reference = schema.get(keyword)
             if isinstance(reference, str):
-                todo.append((index.resolve(reference, base), base, True))
+                todo.append((index.resolve(reference, base), base, True, tracked))
                 hides_siblings = draft.ref_hides_siblings
         if not hides_siblings:
-            todo.extend((child, base, False) for child in _used(schema, draft))
+            todo.extend(
+                (child, base, False, tracked & kept)
+                for child, kept in _used(schema, draft, tracked)
+            )
 
 
 class _Index:
@@ -149,34 +168,51 @@ def _at(document: Any, pointer: str) -> Any:
     return target
 
 
-def _used(schema: dict[str, Any], draft: Draft) -> Iterator[Any]:
-    """Yield the subschemas that a validator would use."""
+def _own_tracking(schema: dict[str, Any], draft: Draft) -> _Tracked:
+    tracked = _Tracked(0)
+    for kind in _Tracked:
+        keyword = f"unevaluated{kind.name.capitalize() if kind.name else ''}"
+        if keyword in draft.keywords and schema.get(keyword, True) is not True:
+            tracked |= kind
+    return tracked
+
+
+def _used(
+    schema: dict[str, Any], draft: Draft, tracked: _Tracked
+) -> Iterator[tuple[Any, _Tracked]]:
+    """Yield the subschemas that a validator would use, and what may be tracked in them."""
+    everything, nothing = ~_Tracked(0), _Tracked(0)
     has_branch = "then" in schema or "else" in schema
     for keyword in _SCHEMAS:
         if keyword not in schema or keyword not in draft.keywords:
             continue
-        if keyword == "if" and not has_branch:
-            continue
         if keyword == "additionalItems" and not isinstance(schema.get("items"), list):
             continue
-        yield schema[keyword]
-    if "if" in schema and "if" in draft.keywords:
-        yield from (schema[keyword] for keyword in ("then", "else") if keyword in schema)
-    yield from _many(schema, draft.keywords, _MAPS)
+        yield schema[keyword], nothing
+    if "if" in schema and "if" in draft.keywords and (has_branch or tracked):
+        names = ("if", "then", "else")
+        yield from ((schema[name], everything) for name in names if name in schema)
+    for keyword, child in _many(schema, draft.keywords, _MAPS):
+        if keyword in _IN_PLACE_LISTS:
+            yield child, everything
+        else:
+            yield child, _Tracked.PROPERTIES if keyword == "dependentSchemas" else nothing
 
 
 def _all(schema: dict[str, Any], keywords: Container[str]) -> Iterator[Any]:
     """Yield all subschemas, used or not."""
-    for keyword in (*_SCHEMAS, "then", "else", "contentSchema"):
+    for keyword in (*_SCHEMAS, "if", "then", "else", "contentSchema"):
         if keyword in keywords and keyword in schema:
             yield schema[keyword]
-    yield from _many(schema, keywords, (*_MAPS, *_DEFINITIONS))
+    yield from (child for _, child in _many(schema, keywords, (*_MAPS, *_DEFINITIONS)))
 
 
-def _many(schema: dict[str, Any], keywords: Container[str], maps: Iterable[str]) -> Iterator[Any]:
+def _many(
+    schema: dict[str, Any], keywords: Container[str], maps: Iterable[str]
+) -> Iterator[tuple[str, Any]]:
     for keyword in _LISTS:
         if keyword in keywords and isinstance(schema.get(keyword), list):
-            yield from schema[keyword]
+            yield from ((keyword, child) for child in schema[keyword])
     for keyword in maps:
         if keyword in keywords and isinstance(schema.get(keyword), dict):
-            yield from schema[keyword].values()
+            yield from ((keyword, child) for child in schema[keyword].values())

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .regex_dialects import Syntax
+
 _MAX_REPEATS = 327_673  # of one character; validators refuse larger programs
 _MAX_INTEGER = (1 << 64) - 1
 _CONTROLS = {
@@ -23,52 +25,10 @@ _PROPERTIES = frozenset(
     "L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po "  # noqa: SIM905
     "S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cs Co Cn".split()
 )
-_GREED = r"(?:\?\+?|\+)?"
-_BRACES = r"\{(?P<low>\d+)(?:,(?P<high>\d*))?\}"
-_SPACED_BRACES = r"\{[ ]*(?P<low>\d+)[ ]*(?:,[ ]*(?P<high>\d*)[ ]*)?\}"
-_LAX_BRACES = rf"{_BRACES}|\{{,\d*\}}"
-_ESCAPE = r"""\\(?:
-        [dDsSwWbBAztnrfv]
-      | x(?:[0-9A-Fa-f]{2}|\{[0-9A-Fa-f]{1,8}\})
-      | u(?:[0-9A-Fa-f]{4}|\{[0-9A-Fa-f]{1,8}\})
-      | U(?:[0-9A-Fa-f]{8}|\{[0-9A-Fa-f]{1,8}\})
-      | [pP](?:[A-Z]|\{[ ]*\^?[A-Za-z][A-Za-z_]*(?:=[A-Za-z_]+)?[ ]*\})
-      | [\x00-/:-@\[-`{-\x7f]
-      | %s
-    )"""
-_NOT_ECMA = re.compile(r"\\(?:[AzU]|[pP](?:[A-Z]|\{[ ^])|x\{)")
 _CODE_POINT = re.compile(r"\\[xuU]\{?([0-9A-Fa-f]+)")
 _BRACED_BOUNDARY = re.compile(r"\\[bB]\{(?![\d,])")
 _NUMBERED = re.compile(r"\\([1-9]\d*)")
 _NAMED = re.compile(r"\\k<([^\W\d]\w*)>")
-
-
-class _Syntax(Enum):
-    """Whose syntax a pattern is read in: how a repetition, an escape and a group begin."""
-
-    STRICT = (
-        rf"(?:[*+?]|{_SPACED_BRACES}){_GREED}",
-        _ESCAPE % "a | c[A-Za-z]",
-        r"\((?:\?(?:[:=!]|<[=!]|P?<(?P<name>[^\W\d]\w*)>"
-        r"|(?P<flags>[imsuxUR]*(?:-[imsuxUR]+)?)(?P<scoped>:?)))?",
-    )
-    LAX = (
-        rf"(?:[*+?]|{_LAX_BRACES}){_GREED}",
-        _ESCAPE % r"[aehHGKNORZ] | [^\x00-\x7f]",
-        r"\((?:\?(?:[:=!>~]|<[=!]|P?<(?P<name>[\w-]+)>"
-        r"|(?P<flags>[imsuxUR]*(?:-[imsuxUR]+)?)(?P<scoped>:?)))?",
-    )
-    ECMA = (
-        rf"(?:[*+?]|{_BRACES})\??",
-        _ESCAPE % "c[A-Za-z]",
-        r"\((?:\?(?:[:=!]|<[=!]|<(?P<name>[^\W\d]\w*)>"
-        r"|(?P<flags>[ims]*(?:-[ims]+)?)(?P<scoped>:)))?",
-    )
-
-    def __init__(self, quantifier: str, escape: str, group: str) -> None:
-        self.quantifier = re.compile(quantifier)
-        self.escape = re.compile(escape, re.VERBOSE)
-        self.group = re.compile(group)
 
 
 class _Content(Enum):
@@ -81,12 +41,12 @@ class _Content(Enum):
 
 def is_regex(pattern: str) -> bool:
     """Whether a validator can compile the pattern."""
-    return _Reader(pattern, _Syntax.STRICT).read()
+    return _Reader(pattern, Syntax.STRICT).read()
 
 
 def is_ecma_regex(pattern: str) -> bool:
     """Whether the pattern is one of ECMA 262 (in Unicode mode) that a validator can compile."""
-    return _Reader(pattern, _Syntax.ECMA).read() and is_regex(pattern)
+    return _Reader(pattern, Syntax.ECMA).read()
 
 
 @dataclass(slots=True)
@@ -94,13 +54,14 @@ class _Reader:
     """Reads a pattern once from left to right."""
 
     pattern: str
-    syntax: _Syntax
+    syntax: Syntax
     groups: list[tuple[str, _Content, bool]] = field(default_factory=list)
     """What opened each group that is still open, and `content` and `looks_back` outside of it."""
     content: _Content = _Content.NOTHING
     """What the innermost open group holds."""
     looks_back: bool = False
     names: set[str] = field(default_factory=set)
+    named_references: set[str] = field(default_factory=set)
     num_captures: int = 0
     last_reference: int = 0
     has_bell: bool = False
@@ -114,13 +75,14 @@ class _Reader:
         while position is not None and position < len(self.pattern):
             position = self._step(position)
         is_complete = position is not None and not self.groups
-        if self.has_bell and self.syntax is _Syntax.STRICT:
+        if self.has_bell and self.syntax is Syntax.STRICT:
             return False  # read by the stricter engine, then lost on the way to the other
-        return is_complete and self.last_reference <= self.num_captures
+        has_groups = self.named_references <= self.names
+        return is_complete and has_groups and self.last_reference <= self.num_captures
 
     @property
     def _is_ecma(self) -> bool:
-        return self.syntax is _Syntax.ECMA
+        return self.syntax is Syntax.ECMA
 
     def _step(self, position: int) -> int | None:
         """Return the end of what begins at `position`, None if it is malformed."""
@@ -146,7 +108,7 @@ class _Reader:
         if char == "|":
             self.content = _Content.SOMETHING
         self.can_repeat = can_repeat
-        self.brace_is_text = char == "|" and self.syntax is _Syntax.LAX
+        self.brace_is_text = char == "|" and self.syntax is Syntax.LAX
         return end
 
     def _add(self, content: _Content) -> None:
@@ -157,7 +119,7 @@ class _Reader:
 
     def _quantifier(self, position: int) -> int | None:
         found = self.syntax.quantifier.match(self.pattern, position)
-        is_lax = self.syntax is _Syntax.LAX
+        is_lax = self.syntax is Syntax.LAX
         is_brace = self.pattern[position] == "{"
         if is_lax and is_brace and (found is None or _exceeds(found, _MAX_INTEGER)):
             self._add(_Content.SOMETHING)
@@ -187,15 +149,15 @@ class _Reader:
         if found is None:
             return None
         text, name, flags = found.group(), found["name"], found["flags"]
-        if self.syntax is _Syntax.STRICT and text[-1] in "=!":
-            self.syntax = _Syntax.LAX
+        if self.syntax is Syntax.STRICT and text[-1] in "=!":
+            self.syntax = Syntax.LAX
         if name is not None:
-            if name in self.names and self.syntax is not _Syntax.LAX:
+            if name in self.names and self.syntax is not Syntax.LAX:
                 return None
             self.names.add(name)
         if flags is not None:
             letters = flags.replace("-", "")
-            is_repeated = len(set(letters)) != len(letters) and self.syntax is not _Syntax.LAX
+            is_repeated = len(set(letters)) != len(letters) and self.syntax is not Syntax.LAX
             if not letters or is_repeated:
                 return None
             if not found["scoped"]:
@@ -208,7 +170,7 @@ class _Reader:
         self.content, self.is_boundary = _Content.NOTHING, False
         if text[-1] in "=!":
             self.looks_back = text[2] == "<"
-        self.can_repeat, self.brace_is_text = False, self.syntax is _Syntax.LAX
+        self.can_repeat, self.brace_is_text = False, self.syntax is Syntax.LAX
         return found.end()
 
     def _close(self, position: int) -> int | None:
@@ -221,19 +183,26 @@ class _Reader:
             content = self.content if opening[-1] == ":" else _Content.SOMETHING
         self.content, self.is_boundary = before, False
         self._add(content)
-        self.can_repeat, self.brace_is_text = content is _Content.SOMETHING, False
+        self.can_repeat = content is _Content.SOMETHING or (
+            self._is_ecma and opening[-1] not in "=!"
+        )
+        self.brace_is_text = False
         return position + 1
 
     def _escape(self, position: int) -> int | None:
         numbered = _NUMBERED.match(self.pattern, position)
         if numbered is not None:
             self.last_reference = max(self.last_reference, _number(numbered[1]))
-            if self.syntax is _Syntax.STRICT:
-                self.syntax = _Syntax.LAX
+            if self.syntax is Syntax.STRICT:
+                self.syntax = Syntax.LAX
             return numbered.end()
         named = _NAMED.match(self.pattern, position)
-        if named is not None and self.syntax is not _Syntax.STRICT:
-            return named.end() if named[1] in self.names else None
+        if named is not None and self.syntax is not Syntax.STRICT:
+            if self._is_ecma:  # the group may follow
+                self.named_references.add(named[1])
+            elif named[1] not in self.names:
+                return None
+            return named.end()
         self.has_bell = self.has_bell or self.pattern.startswith("\\a", position)
         if _BRACED_BOUNDARY.match(self.pattern, position) and not self._is_ecma:
             return None
@@ -266,11 +235,11 @@ class _Reader:
         if self.pattern[position] != "\\":
             return self.pattern[position], position + 1
         kind = self.pattern[position + 1 : position + 2]
-        if kind in _BOUNDARIES and self.syntax is _Syntax.STRICT:
+        if kind in _BOUNDARIES and self.syntax is Syntax.STRICT:
             return None, None
         if kind == "B" and self._is_ecma:
             return None, None
-        if kind == "k" and self.syntax is _Syntax.LAX:
+        if kind == "k" and self.syntax is Syntax.LAX:
             return kind, position + 2
         end = self._escape_end(position)
         if end is None or kind in _CLASS_ESCAPE_KINDS:
@@ -279,20 +248,22 @@ class _Reader:
         return chr(int(code[1], 16)) if code else _CONTROLS.get(kind, kind), end
 
     def _escape_end(self, position: int) -> int | None:
-        if self._is_ecma and _NOT_ECMA.match(self.pattern, position):
-            return None
         found = self.syntax.escape.match(self.pattern, position)
         if found is None:
             return None
         text = found.group()
-        if text[1] in "pP":
+        if text[1] in "pP" and not self._is_ecma:
             name = text[2:].strip("{} ").lstrip("^")
             if len(name) <= 2 and name not in _PROPERTIES:
                 return None
         code = _CODE_POINT.match(text)
-        if code is not None and not _is_character(int(code[1], 16)):
+        if code is not None and not self._is_character(int(code[1], 16)):
             return None
         return found.end()
+
+    def _is_character(self, code: int) -> bool:
+        is_surrogate = 0xD800 <= code < 0xE000
+        return code <= 0x10FFFF and (self._is_ecma or not is_surrogate)
 
 
 def _exceeds(quantifier: re.Match[str], limit: int) -> bool:
@@ -307,7 +278,3 @@ def _number(digits: str | None) -> int:
     """Read digits; int() refuses thousands of them, and no count is that long."""
     significant = (digits or "").lstrip("0")
     return int(significant or 0) if len(significant) <= 20 else 10**20
-
-
-def _is_character(code: int) -> bool:
-    return code < 0xD800 or 0xE000 <= code <= 0x10FFFF

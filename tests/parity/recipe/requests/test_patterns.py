@@ -1,12 +1,13 @@
 """Random regular expressions in schemas: accepted or refused as by the oracle.
 
-Also under draft 4, which holds a pattern to ECMA 262. Only the size of the compiled program, which
-validators limit, is not modelled but for one character.
+Also under drafts 4 and 7, which hold a pattern to ECMA 262, the latter where nothing uses it. Only
+the size of the compiled program, which validators limit, is not modelled but for one character.
 """
 
 import random
 
-DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+SITE = "http://json-schema.org/draft"
+DRAFTS = ["", "", f"{SITE}-04/schema#", f"{SITE}-07/schema#"]
 PARTS = [
     "a", "b", ".", "^", "$", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "{3,1}", "{",
     "}", "(", ")", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?<n>", "(?P<n>", "(?<m>", "(?>", "[",
@@ -21,13 +22,13 @@ PARTS = [
 def draw(seed):
     rng = random.Random(seed)
     pattern = "".join(rng.choice(PARTS) for _ in range(rng.choice([1, 2, 3, 4, 5, 7])))
-    return pattern, rng.random() < 0.4
+    return pattern, rng.choice(DRAFTS)
 
 
 def run(side, case):
-    pattern, is_draft_4 = case
-    schema = {"type": "object", "properties": {"a": {"pattern": pattern}}}
-    schema |= {"$schema": DRAFT_4} if is_draft_4 else {}
+    pattern, draft = case
+    schema = {"type": "object", "$schema": draft}
+    schema["definitions" if "07" in draft else "properties"] = {"a": {"pattern": pattern}}
     body = {
         "model": "DeepSeek-V4-Pro",
         "messages": [{"role": "user", "content": "q"}],

@@ -41,9 +41,11 @@ CONTENTS = [
     ({"$anchor": "a", "$ref": "#"}, {"$ref": "#a"}),
     ({"pattern": "("}, {}), ({"pattern": "[[a]]"}, {}), ({"$ref": "#", "pattern": "("}, {}),
     ({"patternProperties": {"(": {}}}, {}), ({"patternProperties": {"[[a]]": {}}}, {}),
-    ({"type": "x"}, {}),
+    ({"type": "x"}, {}), ({"if": {"pattern": "("}}, {}),
 ]  # fmt: skip
-BESIDE = [{}, {"items": [{}]}, {"then": {}}]
+BESIDE = [
+    {}, {"items": [{}]}, {"then": {}}, {"unevaluatedProperties": False}, {"unevaluatedItems": {}},
+]  # fmt: skip
 """What makes some keywords count: `additionalItems` and `if` do nothing alone."""
 
 

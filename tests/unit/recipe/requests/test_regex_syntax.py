@@ -36,6 +36,7 @@ def test_nothing_and_lookarounds_cannot_be_repeated(pattern):
     """Only the bare `(?:)` and bare lookarounds were refused."""
     assert is_regex(pattern)
     assert not is_regex(f"{pattern}*")
+    assert is_ecma_regex(f"{pattern}*") == (pattern in ("(?:)", "(?i:)", "(?:(?:))", "(?:(?=))"))
     assert is_regex(f"({pattern})*") and is_regex(f"(?:a{pattern})*")
 
 
@@ -74,3 +75,12 @@ def test_a_bell_needs_a_class_or_the_laxer_engine():
 @pytest.mark.parametrize("pattern", ["[[:alpha:]]", r"\z", "(?i)", "a*+", "}", "^*", r"\x{41}"])
 def test_what_validators_compile_is_not_all_ecma(pattern):
     assert is_regex(pattern) and not is_ecma_regex(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\0", r"[\0-a]", r"\p{Zz}", r"\k<n>(?<n>a)", r"\ud800", "(?<$>a)"]
+)
+def test_what_is_ecma_is_not_all_compiled_by_validators(pattern):
+    """ECMA 262 was held to what validators compile, also where nothing is to be compiled."""
+    assert is_ecma_regex(pattern) and not is_regex(pattern)
+    assert not is_ecma_regex(r"\00") and not is_ecma_regex(r"\u{110000}")

@@ -63,3 +63,23 @@ def test_draft_4_is_searched_where_later_drafts_have_subschemas(keyword):
     assert is_accepted({"$schema": DRAFTS["4"], "properties": properties})
     properties = {"a": {keyword: {"$ref": "http://h/none"}}}
     assert not is_accepted({"$schema": DRAFTS["4"], "properties": properties})
+
+
+@pytest.mark.parametrize("keyword", ["unevaluatedProperties", "unevaluatedItems"])
+def test_what_is_unevaluated_needs_more_of_a_schema(keyword):
+    """An `if` without a branch was passed over, also by those that ask what was evaluated."""
+    broken = {"if": {"pattern": "("}}
+    assert is_accepted({"properties": {"a": broken}})
+    assert not is_accepted({"properties": {"a": {**broken, keyword: False}}})
+    assert not is_accepted({keyword: {}, "allOf": [broken]})
+    assert not is_accepted({keyword: {}, "$ref": "#/$defs/b", "$defs": {"b": broken}})
+    assert is_accepted({keyword: True, "allOf": [broken]})
+    assert is_accepted({keyword: {}, "not": broken})
+    dependent = {"dependentSchemas": {"b": broken}}
+    assert is_accepted({keyword: {}, **dependent}) == (keyword == "unevaluatedItems")
+
+
+def test_unevaluated_follows_dynamic_references_of_the_next_draft():
+    dangling = {"$schema": DRAFTS["2019"], "$dynamicRef": "#none"}
+    assert is_accepted(dangling)
+    assert not is_accepted({**dangling, "unevaluatedProperties": False})
