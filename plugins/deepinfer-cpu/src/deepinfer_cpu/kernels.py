@@ -8,9 +8,10 @@ import torch
 from deepinfer_core.ops.meta import AttentionMeta
 from torch import Tensor
 
-from deepinfer_cpu.library import library
+from deepinfer_cpu.library import DTYPE_CODES, library
+from deepinfer_cpu.weights import PANEL_ROWS
 
-_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
 _library = library()
 _library.share_threads()
@@ -19,6 +20,7 @@ _silu_mul = _library.function("silu_mul")
 _rope = _library.function("rope")
 _store = _library.function("store")
 _paged = _library.function("paged")
+_dense = _library.function("dense")
 
 _empty = torch.empty
 _num_threads = torch.get_num_threads
@@ -174,3 +176,25 @@ def paged(
         _num_threads(),
     )
     return o if lse is None else (o, lse)
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    num_tokens, in_features = x.shape
+    is_packed = weight.dim() == 3
+    out_features = weight.shape[0] * PANEL_ROWS if is_packed else weight.shape[0]
+    y = _empty((num_tokens, out_features), dtype=x.dtype)
+    _dense(
+        _CODES[x.dtype],
+        x.data_ptr(),
+        x.stride(0),
+        weight.data_ptr(),
+        weight.stride(0),
+        is_packed,
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        num_tokens,
+        in_features,
+        out_features,
+        _num_threads(),
+    )
+    return y

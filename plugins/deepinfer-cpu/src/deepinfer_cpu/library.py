@@ -17,6 +17,9 @@ from deepinfer_cpu.build import LIBRARY, sources_key
 LEVELS = ("scalar", "avx2", "avx512", "avx512_bf16")
 """Levels of instructions, ascending; the best that the CPU has serves."""
 
+DTYPE_CODES = {"float32": 0, "bfloat16": 1, "float16": 2}
+"""What `csrc/kernels.h` calls them."""
+
 REBUILD = "`python -m deepinfer_cpu.build` builds it"
 
 _i, _n, _f, _p = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
@@ -28,6 +31,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "paged": (
         _i, _p, _n, _p, _n, _p, _n, _p, _p, _p, _n, _n, _n, _n, _n, _n, _f, _n, _p, _f, _p, _p, _i,
     ),
+    "dense": (_i, _p, _n, _p, _n, _i, _p, _p, _n, _n, _n, _i),
+    "pack": (_i, _p, _n, _p, _n, _n, _i),
 }  # fmt: skip
 """Argument types, in the order of `csrc/api.cpp`."""
 
@@ -71,6 +76,7 @@ class Library:
         """
         if not self._dll.deepinfer_cpu_use_level(LEVELS.index(level)):
             raise LibraryError(f"this CPU has {self.best_level()} at most, not {level}")
+        self.level = level
 
     def share_threads(self) -> bool:
         """Run on the threads of the OpenMP runtime that this process has loaded.

@@ -30,6 +30,14 @@ def deepinfer_kernels() -> list[KernelSpec]:
             "paged",
             *("varlen", "window", "sinks", "softcap", "lse_out", "strided_cache"),
         ),
+        KernelSpec(
+            op="gemm.dense@1",
+            provider="cpu.dense",
+            target="deepinfer_cpu.kernels:dense",
+            prepare="deepinfer_cpu.weights:prepare",
+            caps=Caps(dtypes=("float32", "bfloat16"), features=LAWS | {"bias"}),
+            supports=_supports_dense,
+        ),
     ]
 
 
@@ -50,4 +58,18 @@ def _supports(problem: Problem) -> bool | Reason:
     head_dim = problem.dim("head_dim") or 0
     if problem.op == "attn.paged" and head_dim > MAX_HEAD_DIM:
         return Reason(f"head_dim {head_dim} is more than {MAX_HEAD_DIM}")
+    return True
+
+
+def _supports_dense(problem: Problem) -> bool | Reason:
+    verdict = _supports(problem)
+    if not verdict:
+        return verdict
+    level = library.library().level
+    wanted = "avx512_bf16" if problem.dtype == "bfloat16" else "avx512"
+    if library.LEVELS.index(level) < library.LEVELS.index(wanted):
+        return Reason(f"{problem.dtype} products need {wanted}, this CPU has {level}")
+    in_features = problem.dim("in_features") or 0
+    if problem.dtype == "bfloat16" and in_features % 2:
+        return Reason(f"in_features {in_features} is odd; bfloat16 is multiplied in pairs")
     return True

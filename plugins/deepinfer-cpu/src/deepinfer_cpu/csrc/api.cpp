@@ -190,3 +190,17 @@ DI_EXPORT void deepinfer_cpu_paged(
                             sinks, softcap, o, lse};
     kernels->paged(args, num_threads);
 }
+
+DI_EXPORT void deepinfer_cpu_dense(int dtype, const void* x, int64_t x_stride, const void* weight,
+                                   int64_t weight_stride, int is_packed, const void* bias, void* y,
+                                   int64_t num_tokens, int64_t in_features, int64_t out_features,
+                                   int num_threads) {
+    const DenseArgs args = {dtype, x, x_stride, weight, weight_stride, is_packed != 0, bias,
+                            y, num_tokens, in_features, out_features};
+    kernels->dense(args, num_threads);
+}
+
+DI_EXPORT void deepinfer_cpu_pack(int dtype, const void* weight, int64_t stride, void* packed,
+                                  int64_t num_rows, int64_t width, int num_threads) {
+    kernels->pack(dtype, weight, stride, packed, num_rows, width, num_threads);
+}

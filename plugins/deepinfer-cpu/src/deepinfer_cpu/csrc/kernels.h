@@ -62,12 +62,28 @@ struct PagedArgs {
     float* lse;     // [T, H] or null
 };
 
-// Rows [begin, end) of a batch; items of attention.
+struct DenseArgs {
+    int dtype;
+    const void* x;
+    int64_t x_stride;
+    const void* weight;  // [N, K], or as `pack` leaves it
+    int64_t weight_stride;
+    bool is_packed;
+    const void* bias;  // [N] or null
+    void* y;           // [T, N] contiguous
+    int64_t num_tokens, in_features, out_features;
+};
+
+// Rows [begin, end) of a batch; items of attention; all of a product. Null: not at this level.
 struct Kernels {
     void (*rms)(const RmsArgs&, int64_t begin, int64_t end);
     void (*silu_mul)(const SiluMulArgs&, int64_t begin, int64_t end);
     void (*rope)(const RopeArgs&, int64_t begin, int64_t end);
     void (*paged)(const PagedArgs&, int num_threads);
+    void (*dense)(const DenseArgs&, int num_threads);
+    // [N, K] to panels of 16 rows, [N / 16, K / words, 16, words], N a multiple of 16.
+    void (*pack)(int dtype, const void* weight, int64_t stride, void* packed, int64_t num_rows,
+                 int64_t width, int num_threads);
 };
 
 const Kernels* scalar_kernels();
@@ -83,7 +99,7 @@ void run_parallel(int64_t count, int num_threads, void (*task)(void*, int64_t), 
 
 // Memory of the calling thread, aligned to 64 bytes, contents undefined; valid until its next call
 // with the same slot.
-enum ScratchSlot : int { kPlanSlot = 0, kPartialSlot = 1, kWorkSlot = 2, kNumSlots = 3 };
+enum ScratchSlot : int { kPlanSlot = 0, kPartialSlot = 1, kWorkSlot = 2, kPanelSlot = 3, kNumSlots = 4 };
 void* scratch(ScratchSlot slot, size_t bytes);
 
 }  // namespace deepinfer

@@ -49,7 +49,15 @@ DI_INLINE void store_raw(T* to, V v) {
     std::memcpy(to, &v, sizeof v);
 }
 
-DI_INLINE VF splat(float x) { return VF{} + x; }
+DI_INLINE VF splat(float x) {
+#if defined(__AVX512F__)
+    return (VF)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (VF)_mm256_set1_ps(x);
+#else
+    return VF{x, x, x, x};
+#endif
+}
 
 // The one place where products and sums are fused: the compiler is told not to do it elsewhere, so
 // that an element's bits depend on its own inputs only.
