@@ -38,6 +38,10 @@ class MoeConfig:
     """The router computes in float32, whatever the model's dtype."""
     num_shared_experts: int = 0
     """Experts that every token goes through, as one MLP of so many times the size."""
+    hash_layers: frozenset[int] = frozenset()
+    """Layers whose experts follow from the token alone; only their weights are computed."""
+    limit: float | None = None
+    """Bound of the activations, as in the op `act.silu_mul`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,11 @@ BUILTIN_MODELS: tuple[ModelSpec, ...] = (
         target="deepinfer_core.models.deepseek_v32:DeepseekV32",
         architectures=("DeepseekV32ForCausalLM",),
     ),
+    ModelSpec(
+        name="deepseek_v4",
+        target="deepinfer_core.models.deepseek_v4:DeepseekV4",
+        architectures=("DeepseekV4ForCausalLM",),
+    ),
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from math import lcm
 
 import torch
 from torch import Tensor
@@ -29,15 +30,18 @@ class HandRunner:
 
     def __init__(self, model: Model, *, block_size: int = 16, num_blocks: int = 64) -> None:
         self.model = model
-        self.block_size = block_size
         layers = model.layer_kv()
-        self.kinds: list[LayerKV] = list(dict.fromkeys(layers))
-        self.cache_groups = [self.kinds.index(layer) for layer in layers]
-        self.caches = [_empty_cache(layer, num_blocks, block_size, model.dtype) for layer in layers]
+        self.windows = list(dict.fromkeys(layer.window_size for layer in layers))
+        self.cache_groups = [self.windows.index(layer.window_size) for layer in layers]
+        # A block holds whole rows of every cache.
+        self.block_size = lcm(block_size, *(layer.tokens_per_row for layer in layers))
+        self.caches = [
+            _empty_cache(layer, num_blocks, self.block_size, model.dtype) for layer in layers
+        ]
         order = list(range(1, num_blocks))
         random.Random(0).shuffle(order)
-        self.free_blocks = [list(order) for _ in self.kinds]
-        self.block_tables: list[dict[int, list[int]]] = [{} for _ in self.kinds]
+        self.free_blocks = [list(order) for _ in self.windows]
+        self.block_tables: list[dict[int, list[int]]] = [{} for _ in self.windows]
         self.lengths: dict[int, int] = {}
 
     def feed(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
@@ -56,7 +60,7 @@ class HandRunner:
         positions = torch.cat([torch.arange(s, e) for s, e in zip(starts, seq_lens, strict=True)])
         groups = [
             self._group_meta(group, list(chunks), starts, seq_lens, positions)
-            for group in range(len(self.kinds))
+            for group in range(len(self.windows))
         ]
         input_ids = torch.tensor([i for ids in chunks.values() for i in ids], dtype=torch.int32)
         attention = AttentionBatch(groups, self.cache_groups, self.caches)
@@ -81,7 +85,7 @@ class HandRunner:
         seq_lens: Sequence[int],
         positions: Tensor,
     ) -> AttentionMeta:
-        size, window = self.block_size, self.kinds[group].window_size
+        size, window = self.block_size, self.windows[group]
         tables = []
         for key, start, length in zip(keys, starts, seq_lens, strict=True):
             table = self.block_tables[group].setdefault(key, [])
@@ -110,6 +114,8 @@ class HandRunner:
 def _empty_cache(
     layer: LayerKV, num_blocks: int, block_size: int, dtype: torch.dtype
 ) -> LayerCache:
-    shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+    dtype = dtype if layer.dtype is None else getattr(torch, layer.dtype)
+    num_rows = block_size // layer.tokens_per_row
+    shape = (num_blocks, num_rows, layer.num_kv_heads, layer.head_dim)
     planes = [torch.full(shape, GARBAGE, dtype=dtype) for _ in range(layer.num_planes)]
     return LayerCache(k_cache=planes[0], v_cache=planes[-1])

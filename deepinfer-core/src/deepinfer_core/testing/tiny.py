@@ -123,6 +123,44 @@ TINY_FAMILIES: dict[str, dict[str, Any]] = {
         "index_head_dim": 32,
         "index_topk": 24,
     },
+    "deepseek_v4": {
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "model_type": "deepseek_v4",
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "q_lora_rank": 24,
+        "o_groups": 2,
+        "o_lora_rank": 16,
+        "intermediate_size": 32,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "scoring_func": "sqrtsoftplus",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "num_hash_layers": 2,
+        "swiglu_limit": 10.0,
+        "sliding_window": 24,
+        "compress_ratios": [0, 0, 4, 128, 4],
+        "compress_rope_theta": 160000.0,
+        "index_n_heads": 16,
+        "index_head_dim": 32,
+        "index_topk": 6,
+        "hc_mult": 4,
+        "hc_sinkhorn_iters": 20,
+        "hc_eps": 1e-6,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 16,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "original_max_position_embeddings": 64,
+        },
+    },
 }
 """Family -> what its configuration adds to the shared sizes."""
 
@@ -175,7 +213,10 @@ def write_tiny_checkpoint(
     directory.mkdir(parents=True, exist_ok=True)
     config = tiny_config(family, **overrides)
     dtype = getattr(torch, config["torch_dtype"])
-    weights = {name: tensor.to(dtype) for name, tensor in tiny_weights(config, seed).items()}
+    weights = {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor.contiguous()
+        for name, tensor in tiny_weights(config, seed).items()
+    }
     _write_json(directory / "config.json", config)
     if generation_config is None:
         generation_config = {"eos_token_id": [EOS_TOKEN_ID, END_OF_TEXT_TOKEN_ID]}
@@ -188,6 +229,8 @@ def write_tiny_checkpoint(
 def _random(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+    if name.endswith("tid2eid"):  # experts of a token, each once
+        return torch.rand(shape[0], 8, generator=generator).argsort(dim=1)[:, : shape[1]]
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 1:
         tensor = 0.2 * noise + (1.0 if name.endswith("norm.weight") else 0.0)

@@ -10,6 +10,8 @@ from torch import Tensor
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.weights.source import TensorEntry
 
+INTEGERS = ("I64", "I32")
+
 
 def check_names(
     wanted: Mapping[str, Tensor],
@@ -36,7 +38,8 @@ def check_names(
     mismatched = []
     for name in wanted.keys() & found.keys():
         view, entry = wanted[name], found[name]
-        if tuple(view.shape) != entry.shape or not entry.is_loadable:
+        fits = entry.is_loadable if view.is_floating_point() else entry.dtype in INTEGERS
+        if tuple(view.shape) != entry.shape or not fits:
             dtype = str(view.dtype).removeprefix("torch.")
             mismatched.append(
                 f"{name}: wanted {list(view.shape)} {dtype}, "

@@ -12,7 +12,14 @@ class GatedMLP(nn.Module):
     """down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
 
     def __init__(
-        self, ops: OpTable, hidden_size: int, intermediate_size: int, *, dtype: str, bias: bool
+        self,
+        ops: OpTable,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        dtype: str,
+        bias: bool,
+        limit: float | None = None,
     ) -> None:
         super().__init__()
         self.gate_up_proj = MergedLinear(
@@ -26,11 +33,16 @@ class GatedMLP(nn.Module):
         self.down_proj = Linear(
             ops, intermediate_size, hidden_size, dtype=dtype, role="mlp.down", bias=bias
         )
+        self.limit = limit
         self.silu_mul = ops.bind(
-            "act.silu_mul", dtype=dtype, role="mlp.act", intermediate_size=intermediate_size
+            "act.silu_mul",
+            dtype=dtype,
+            role="mlp.act",
+            features=() if limit is None else ("limit",),
+            intermediate_size=intermediate_size,
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, C] -> [T, C]."""
-        y: Tensor = self.down_proj(self.silu_mul(self.gate_up_proj(x)))
+        y: Tensor = self.down_proj(self.silu_mul(self.gate_up_proj(x), self.limit))
         return y

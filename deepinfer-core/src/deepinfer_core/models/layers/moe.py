@@ -18,7 +18,7 @@ class Experts(nn.Module):
 
     def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
         super().__init__()
-        self.intermediate_size = moe.intermediate_size
+        self.intermediate_size, self.limit = moe.intermediate_size, moe.limit
         self.w13 = empty_parameter(
             moe.num_experts, 2 * moe.intermediate_size, hidden_size, dtype=dtype
         )
@@ -27,6 +27,7 @@ class Experts(nn.Module):
             "moe.experts",
             dtype=dtype,
             role="moe.experts",
+            features=() if moe.limit is None else ("limit",),
             hidden_size=hidden_size,
             intermediate_size=moe.intermediate_size,
             num_experts=moe.num_experts,
@@ -35,7 +36,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """[T, C], ids [T, K] int32, weights [T, K] float32 -> [T, C]."""
-        y: Tensor = self.experts(x, ids, weights, self.w13, self.w2)
+        y: Tensor = self.experts(x, ids, weights, self.w13, self.w2, limit=self.limit)
         return y
 
     def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
@@ -48,17 +49,33 @@ class Experts(nn.Module):
 
 
 class Router(Linear):
-    """Chooses K experts for each token, and how much each counts."""
+    """Chooses K experts for each token, and how much each counts.
 
-    def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
+    Args:
+        hashed_vocab: size of a vocabulary whose tokens have their experts in a table; None:
+            experts are chosen by their scores.
+    """
+
+    def __init__(
+        self,
+        ops: OpTable,
+        hidden_size: int,
+        moe: MoeConfig,
+        *,
+        dtype: str,
+        hashed_vocab: int | None = None,
+    ) -> None:
         dtype = "float32" if moe.wide_router else dtype
         super().__init__(ops, hidden_size, moe.num_experts, dtype=dtype, role="moe.gate")
-        self.e_score_correction_bias = (
-            empty_parameter(moe.num_experts, dtype="float32") if moe.has_bias else None
-        )
+        self.e_score_correction_bias = self.tid2eid = None
+        if hashed_vocab is not None:
+            self.tid2eid = empty_parameter(hashed_vocab, moe.num_experts_per_token, dtype="int64")
+        elif moe.has_bias:
+            self.e_score_correction_bias = empty_parameter(moe.num_experts, dtype="float32")
         self.moe = moe
         features = {
-            "bias": moe.has_bias,
+            "bias": self.e_score_correction_bias is not None,
+            "hash_ids": self.tid2eid is not None,
             "groups": moe.num_groups > 1,
             "renormalize": moe.renormalize,
             moe.scoring: moe.scoring != "softmax",
@@ -72,9 +89,12 @@ class Router(Linear):
             top_k=moe.num_experts_per_token,
         )
 
-    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, C] -> ids [T, K] int32 and weights [T, K] float32."""
+    def choose(self, x: Tensor, input_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[T, C] of tokens [T] -> ids [T, K] int32 and weights [T, K] float32."""
         moe = self.moe
+        hash_ids = None
+        if self.tid2eid is not None and input_ids is not None:
+            hash_ids = self.tid2eid.index_select(0, input_ids).int()
         ids, weights = self.route(
             self(x.float() if moe.wide_router else x),
             moe.num_experts_per_token,
@@ -84,6 +104,7 @@ class Router(Linear):
             top_groups=moe.top_groups,
             renormalize=moe.renormalize,
             scale=moe.scale,
+            hash_ids=hash_ids,
         )
         return ids, weights
 
@@ -91,18 +112,28 @@ class Router(Linear):
 class SparseMoE(nn.Module):
     """Each token goes through the K experts that its router scores highest, and shared ones."""
 
-    def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
+    def __init__(
+        self,
+        ops: OpTable,
+        hidden_size: int,
+        moe: MoeConfig,
+        *,
+        dtype: str,
+        hashed_vocab: int | None = None,
+    ) -> None:
         super().__init__()
         self.top_k = moe.num_experts_per_token
-        self.gate = Router(ops, hidden_size, moe, dtype=dtype)
+        self.gate = Router(ops, hidden_size, moe, dtype=dtype, hashed_vocab=hashed_vocab)
         self.experts = Experts(ops, hidden_size, moe, dtype=dtype)
         self.shared_experts = None
         if moe.num_shared_experts:
             shared_size = moe.num_shared_experts * moe.intermediate_size
-            self.shared_experts = GatedMLP(ops, hidden_size, shared_size, dtype=dtype, bias=False)
+            self.shared_experts = GatedMLP(
+                ops, hidden_size, shared_size, dtype=dtype, bias=False, limit=moe.limit
+            )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, C] -> [T, C]."""
-        ids, weights = self.gate.choose(x)
+    def forward(self, x: Tensor, input_ids: Tensor | None = None) -> Tensor:
+        """[T, C] of tokens [T], which only hashed layers need -> [T, C]."""
+        ids, weights = self.gate.choose(x, input_ids)
         y: Tensor = self.experts(x, ids, weights)
         return y if self.shared_experts is None else y + self.shared_experts(x)

@@ -7,7 +7,7 @@ weight is never assembled from copies. Knows no file format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -30,8 +30,10 @@ class Packed(Protocol):
 def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that the model wants from a checkpoint: name -> where it goes.
 
-    The views alias the parameters; on the meta device they still have shapes and dtypes.
+    The views alias the parameters; on the meta device they still have shapes and dtypes. A model
+    whose checkpoints use other names says so in `stored_name`.
     """
+    stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
     views: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         if isinstance(module, Packed):
@@ -39,7 +41,7 @@ def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
         else:
             own = module.named_parameters(prefix=path, recurse=False)
             views.update((name, parameter.data) for name, parameter in own)
-    return views
+    return {stored_name(name): view for name, view in views.items()}
 
 
 def empty_parameter(*shape: int, dtype: str) -> nn.Parameter:

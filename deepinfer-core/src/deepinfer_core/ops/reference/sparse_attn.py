@@ -35,9 +35,12 @@ def sparse_mla(
     num_tokens, num_heads, head_dim = q.shape
     o = q.new_empty(num_tokens, num_heads, value_dim)
     lse = torch.empty(num_tokens, num_heads, device=q.device)
-    sources = [(cache, rows)]
-    if extra_cache is not None and extra_rows is not None:
-        sources.append((extra_cache, extra_rows))
+    pairs = ((cache, rows), (extra_cache, extra_rows))
+    sources = [
+        (held, listed)
+        for held, listed in pairs
+        if held is not None and listed is not None and listed.shape[1]
+    ]
     fill = (0, -head_dim % DIM_MULTIPLE, 0, max(0, MIN_ROWS - num_heads))
     for first in range(0, num_tokens, TILE):
         tile = slice(first, first + TILE)
@@ -49,7 +52,7 @@ def sparse_mla(
             slots = F.pad(listed[tile], (0, missing, 0, TILE - count), value=-1)
             for split in torch.split(slots, SPLIT, dim=1):
                 flat = read_slots(held, split.long().clamp(min=0).flatten())
-                keys = flat.view(*split.shape, -1).float()
+                keys = flat.view(*split.shape, head_dim).float()
                 state.add(queries, F.pad(keys, fill[:2]), split < 0)
         tile_o, tile_lse = state.finish()
         o[tile] = tile_o[:count, :num_heads, :value_dim].to(q.dtype)

@@ -1,0 +1,149 @@
+"""DeepSeek-V4, Flash and Pro: hybrid attention, hyper-connections, hashed and routed experts.
+
+DeepSeek-V4 (2026), section 2. Parameters have the released names, see `stored_name`; layers that
+predict further tokens (`mtp.*`) are not part of this model.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.deepseek_v4_config import (
+    LayerCaches,
+    V4Config,
+    plan_caches,
+    read_v4_config,
+)
+from deepinfer_core.models.layers.embedding import VocabMatrix
+from deepinfer_core.models.layers.hybrid_attention import HybridAttention
+from deepinfer_core.models.layers.hyper_connection import HyperConnection, HyperHead
+from deepinfer_core.models.layers.moe import SparseMoE
+from deepinfer_core.models.layers.norm import RMSNorm
+from deepinfer_core.models.layers.rotary import RotaryTable
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
+
+RENAMED = (
+    (re.compile(r"\bhc_(\w+)\.(fn|base|scale)$"), r"hc_\1_\2"),
+    (re.compile(r"\.gate_proj\.weight$"), ".w1.weight"),
+    (re.compile(r"\.down_proj\.weight$"), ".w2.weight"),
+    (re.compile(r"\.up_proj\.weight$"), ".w3.weight"),
+    (re.compile(r"\.e_score_correction_bias$"), ".bias"),
+)
+
+
+class V4Layer(nn.Module):
+    """Attention, then experts, each behind hyper-connections and a norm."""
+
+    def __init__(
+        self, ops: OpTable, config: V4Config, layer: int, caches: LayerCaches, *, dtype: str
+    ) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.norm_eps
+        self.compresses = config.compress_ratios[layer] > 0
+        self.hc_attn = HyperConnection(ops, config, dtype=dtype, role="attn.hc")
+        self.attn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="attn.norm")
+        self.attn = HybridAttention(ops, config, layer, caches, dtype=dtype)
+        self.hc_ffn = HyperConnection(ops, config, dtype=dtype, role="mlp.hc")
+        self.ffn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="mlp.norm")
+        num_hashed = config.vocab_size if layer in config.moe.hash_layers else None
+        self.ffn = SparseMoE(ops, size, config.moe, dtype=dtype, hashed_vocab=num_hashed)
+
+    def forward(
+        self,
+        streams: Tensor,
+        input_ids: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        attention: AttentionBatch,
+    ) -> Tensor:
+        """[T, n, D] -> [T, n, D]."""
+        u, post, mix = self.hc_attn.read(streams)
+        y = self.attn(self.attn_norm(u), positions, cos_sin, attention)
+        streams = self.hc_attn.write(y, streams, post, mix)
+        u, post, mix = self.hc_ffn.read(streams)
+        y = self.ffn(self.ffn_norm(u), input_ids)
+        return self.hc_ffn.write(y, streams, post, mix)
+
+
+class DeepseekV4(nn.Module):
+    """A window and compressed rows, four residual streams, experts hashed by token or routed.
+
+    Args and errors are those of `DecoderModel`.
+    """
+
+    def __init__(self, config: V4Config, ops: OpTable, *, dtype: str) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.vocab_size, size = config.vocab_size, config.hidden_size
+        self._layer_kvs, caches = plan_caches(config, self.dtype.itemsize)
+        self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
+        self.layers = nn.ModuleList(
+            V4Layer(ops, config, layer, caches[layer], dtype=dtype)
+            for layer in range(config.num_layers)
+        )
+        self.hc_head = HyperHead(ops, config, dtype=dtype)
+        self.norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="final.norm")
+        self.head = VocabMatrix(config.vocab_size, size, dtype=dtype)
+        self.rotary = RotaryTable(config.rope)
+        self.compress_rotary = RotaryTable(config.compress_rope)
+        self.head_gemm = ops.bind(
+            "gemm.dense",
+            dtype=dtype,
+            role="lm_head",
+            in_features=size,
+            out_features=config.vocab_size,
+        )
+
+    @classmethod
+    def read_config(cls, raw: RawConfig) -> V4Config:
+        """See `DecoderModel.read_config`."""
+        return read_v4_config(raw)
+
+    @staticmethod
+    def stored_name(name: str) -> str:
+        """The released name of a parameter."""
+        for pattern, replacement in RENAMED:
+            name = pattern.sub(replacement, name)
+        return name
+
+    def is_redundant(self, name: str) -> bool:
+        """Whether a checkpoint tensor is of a layer that predicts further tokens."""
+        return name.startswith("mtp.")
+
+    def layer_kv(self) -> list[LayerKV]:
+        """What each cache stores per token, see `plan_caches`."""
+        return self._layer_kvs
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states [T, C] after the last norm; writes the caches of the T tokens."""
+        attention, positions = batch.attention, batch.positions
+        longest = max((meta.max_seq_len for meta in attention.groups), default=0)
+        plain = self.rotary.cos_sin(longest, positions.device)
+        scaled = self.compress_rotary.cos_sin(longest, positions.device)
+        x = self.embed(batch.input_ids)
+        streams = x.unsqueeze(1).repeat(1, self.config.hyper.num_streams, 1)
+        for layer in self.layers:
+            cos_sin = scaled if layer.compresses else plain
+            streams = layer(streams, batch.input_ids, positions, cos_sin, attention)
+        hidden_states: Tensor = self.norm(self.hc_head(streams))
+        return hidden_states
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """[L, C] -> [L, V] float32."""
+        logits: Tensor = self.head_gemm(hidden_states, self.head.weight)
+        return logits.float()
+
+    @torch.inference_mode()
+    def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
+        """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
+        logits: Tensor = self.head_gemm(hidden_states, self.head.weight[start:stop])
+        return logits.float()

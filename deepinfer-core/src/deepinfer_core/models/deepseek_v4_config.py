@@ -1,0 +1,201 @@
+"""`V4Config`: the facts of a DeepSeek-V4, read as released, and what caches follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.decoder_config import IndexerConfig, MoeConfig
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.rope_config import RopeConfig, read_rope
+
+SPARSE_RATIO, HEAVY_RATIO = 4, 128
+RATIOS = {
+    0: "window only",
+    SPARSE_RATIO: "compressed sparse attention",
+    HEAVY_RATIO: "heavily compressed attention",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperConfig:
+    """Hyper-connections."""
+
+    num_streams: int
+    num_iters: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4Config:
+    """Everything that building a DeepSeek-V4 needs."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_q_heads: int
+    head_dim: int
+    rope_head_dim: int
+    """The last dims of a head, which rotate."""
+    q_rank: int
+    output_groups: int
+    output_rank: int
+    """Of each group."""
+    window_size: int
+    compress_ratios: tuple[int, ...]
+    """Of each layer: how many tokens it compresses into one row; 0: none."""
+    indexer: IndexerConfig
+    hyper: HyperConfig
+    moe: MoeConfig
+    norm_eps: float
+    max_position: int
+    rope: RopeConfig
+    """Of layers that compress nothing."""
+    compress_rope: RopeConfig
+    tie_word_embeddings: bool = False
+
+    @property
+    def attention_scale(self) -> float:
+        return float(self.head_dim**-0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressorCaches:
+    """Indices of a compressor's caches."""
+
+    raw: int
+    """Values and gates of the tokens whose groups are open, and of the group before."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCaches:
+    """Indices of a layer's caches."""
+
+    window: int
+    compressor: CompressorCaches | None = None
+    indexer: CompressorCaches | None = None
+
+
+def plan_caches(config: V4Config, dtype_bytes: int) -> tuple[list[LayerKV], list[LayerCaches]]:
+    """What each cache stores, and which are whose."""
+    layer_kvs: list[LayerKV] = []
+
+    def add(kind: LayerKV) -> int:
+        layer_kvs.append(kind)
+        return len(layer_kvs) - 1
+
+    def add_compressor(width: int, ratio: int) -> CompressorCaches:
+        overlaps = ratio == SPARSE_RATIO
+        channels = 2 * width if overlaps else width
+        reach = 2 * ratio if overlaps else ratio
+        raw = LayerKV("window", 1, 2 * channels, 4, reach, num_planes=1, dtype="float32")
+        rows = LayerKV("full", 1, width, dtype_bytes, num_planes=1, tokens_per_row=ratio)
+        return CompressorCaches(add(raw), add(rows))
+
+    layers = []
+    window = LayerKV("window", 1, config.head_dim, dtype_bytes, config.window_size, num_planes=1)
+    for ratio in config.compress_ratios:
+        caches = LayerCaches(add(window))
+        if ratio:
+            caches = replace(caches, compressor=add_compressor(config.head_dim, ratio))
+        if ratio == SPARSE_RATIO:
+            caches = replace(caches, indexer=add_compressor(config.indexer.head_dim, ratio))
+        layers.append(caches)
+    return layer_kvs, layers
+
+
+def read_v4_config(raw: RawConfig) -> V4Config:
+    """Read a released configuration.
+
+    Raises:
+        ModelLoadError: a field is missing, malformed, or of another family.
+    """
+    if "kv_source_layer_ids" in raw.fields:
+        raise ModelLoadError(
+            f"{raw.source}: kv_source_layer_ids is a field of DeepSeek-V4.1, not of V4"
+        )
+    num_layers, head_dim = raw.size("num_hidden_layers"), raw.size("head_dim")
+    rope_head_dim = raw.size("qk_rope_head_dim")
+    if rope_head_dim > head_dim or rope_head_dim % 2:
+        raise raw.malformed("qk_rope_head_dim", rope_head_dim, f"even and at most {head_dim}")
+    num_q_heads, output_groups = raw.size("num_attention_heads"), raw.size("o_groups")
+    if num_q_heads % output_groups:
+        raise raw.malformed("o_groups", output_groups, f"a divisor of {num_q_heads} heads")
+    rope, compress_rope = _read_ropes(raw, rope_head_dim)
+    return V4Config(
+        vocab_size=raw.size("vocab_size"),
+        hidden_size=raw.size("hidden_size"),
+        num_layers=num_layers,
+        num_q_heads=num_q_heads,
+        head_dim=head_dim,
+        rope_head_dim=rope_head_dim,
+        q_rank=raw.size("q_lora_rank"),
+        output_groups=output_groups,
+        output_rank=raw.size("o_lora_rank"),
+        window_size=raw.size("sliding_window"),
+        compress_ratios=_read_ratios(raw, num_layers),
+        indexer=IndexerConfig(
+            num_heads=raw.size("index_n_heads"),
+            head_dim=raw.size("index_head_dim"),
+            top_k=raw.size("index_topk"),
+        ),
+        hyper=HyperConfig(
+            num_streams=raw.size("hc_mult"),
+            num_iters=raw.size("hc_sinkhorn_iters"),
+            eps=raw.number("hc_eps"),
+        ),
+        moe=_read_moe(raw, num_layers),
+        norm_eps=raw.number("rms_norm_eps", 1e-6),
+        max_position=raw.size("max_position_embeddings"),
+        rope=rope,
+        compress_rope=compress_rope,
+    )
+
+
+def _read_ratios(raw: RawConfig, num_layers: int) -> tuple[int, ...]:
+    ratios = raw.optional_list("compress_ratios", int)
+    # Layers that predict further tokens follow those of the model.
+    if ratios is None or len(ratios) < num_layers:
+        found = 0 if ratios is None else len(ratios)
+        raise ModelLoadError(
+            f"{raw.source}: compress_ratios has {found} entries, num_hidden_layers is {num_layers}"
+        )
+    for layer, ratio in enumerate(ratios[:num_layers]):
+        if ratio not in RATIOS:
+            allowed = ", ".join(f"{value} ({what})" for value, what in RATIOS.items())
+            raise raw.malformed(f"compress_ratios[{layer}]", ratio, f"one of {allowed}")
+    return tuple(ratios[:num_layers])
+
+
+def _read_ropes(raw: RawConfig, rope_head_dim: int) -> tuple[RopeConfig, RopeConfig]:
+    max_position = raw.size("max_position_embeddings")
+    scaled = read_rope(raw, head_dim=rope_head_dim, max_position=max_position)
+    scaled = replace(scaled, rotary_dim=rope_head_dim, attention_factor=1.0, is_interleaved=True)
+    plain = replace(scaled, rope_type="default", factor=1.0)
+    return plain, replace(scaled, theta=raw.number("compress_rope_theta"))
+
+
+def _read_moe(raw: RawConfig, num_layers: int) -> MoeConfig:
+    num_experts, top_k = raw.size("n_routed_experts"), raw.size("num_experts_per_tok")
+    if top_k > num_experts:
+        raise raw.malformed("num_experts_per_tok", top_k, f"at most {num_experts} experts")
+    if (scoring := raw.text("scoring_func", "sqrtsoftplus")) != "sqrtsoftplus":
+        raise ModelLoadError(
+            f"{raw.source}: scoring_func {scoring!r}; only sqrtsoftplus is supported"
+        )
+    return MoeConfig(
+        num_experts=num_experts,
+        num_experts_per_token=top_k,
+        intermediate_size=raw.size("moe_intermediate_size"),
+        renormalize=raw.flag("norm_topk_prob", True),
+        layers=frozenset(range(num_layers)),
+        scoring=scoring,
+        has_bias=True,
+        scale=raw.number("routed_scaling_factor", 1.0),
+        wide_router=True,
+        num_shared_experts=raw.integer("n_shared_experts", 1),
+        hash_layers=frozenset(range(raw.integer("num_hash_layers", 0))),
+        limit=raw.optional_number("swiglu_limit"),
+    )
