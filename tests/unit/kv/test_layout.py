@@ -67,12 +67,20 @@ def test_compressed_rows_share_the_table_of_their_tokens() -> None:
     raw = LayerKV("window", 1, 2048, 4, 8, num_planes=1, dtype="float32")
     layout = make_layout([quarter, rare, raw], block_size=8)
     compressed, open_rows = layout.groups
-    assert (open_rows.block_size, layout.page_bytes) == (8, 8 * 8192)
-    # A whole row of the rarest cache is the least that a page can hold.
-    assert compressed.block_size % 128 == 0
-    assert compressed.plane_offsets == (0, compressed.block_size // 4 * 1024)
+    # A whole row of the rarest cache is the least that a page can hold; it alone sets how fine a
+    # prefix can be found, and windows take a divisor of it.
+    assert (compressed.block_size, open_rows.block_size) == (128, 4)
+    assert layout.page_bytes == 128 * (256 + 8)
+    assert layout.hit_granularity == 128
+    assert compressed.plane_offsets == (0, 128 // 4 * 1024)
     assert compressed.bytes_per_token == 256 + 8
-    assert layout.hit_granularity % 128 == 0
+
+
+def test_a_page_of_compressed_rows_holds_a_token_of_every_window() -> None:
+    rare = LayerKV("full", 1, 8, 2, num_planes=1, tokens_per_row=128)
+    raw = LayerKV("window", 1, 2048, 4, 8, num_planes=1, dtype="float32")
+    compressed, open_rows = make_layout([rare, raw], block_size=16).groups
+    assert (compressed.block_size, open_rows.block_size) == (128 * 512, 1)
 
 
 @given(st.lists(layer_kvs, min_size=1, max_size=40), st.sampled_from([1, 4, 16, 64]))

@@ -7,7 +7,7 @@ that group. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
@@ -19,6 +19,8 @@ MAX_PADDING = 0.1
 """Share of a page that a group may leave unused to keep the hit granularity small."""
 
 GroupKind = Literal["full", "window"]
+BlockSizes = dict[int | None, int]
+"""Window size, None without one -> positions per page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,10 @@ class KVLayout:
 def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
     """Group caches that keep the same positions, and choose positions per page.
 
-    The group with the most bytes per token fills its page exactly. Every other group takes the
-    number of positions that keeps the hit granularity smallest among those that waste less than
-    a tenth of the page; if none does, the one that wastes least.
-
     Args:
         layer_kvs: of a model's caches, in its order.
-        block_size: positions per page of the group with the most bytes per token.
+        block_size: positions per page of the group with the most bytes per token; where caches
+            hold rows of several tokens, of the group without a window, and rounded up.
 
     Raises:
         ConfigError: there are no caches, or a window cache lacks its window size.
@@ -132,18 +131,12 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
         window_size: _unit([layer_kvs[cache] for cache in owned])
         for window_size, owned in members.items()
     }
+    if any(layer_kv.tokens_per_row > 1 for layer_kv in layer_kvs):
+        page_bytes, block_sizes = _fit_to_rows(units, block_size)
+    else:
+        page_bytes, block_sizes = _fit_closely(units, block_size)
     alignment = lcm(*(layer_kv.dtype_bytes for layer_kv in layer_kvs))
-    widest = max(units.values(), key=lambda unit: unit.num_bytes / unit.num_tokens)
-    num_units = -(-block_size // widest.num_tokens)
-    least = max([num_units * widest.num_bytes, *(unit.num_bytes for unit in units.values())])
-    page_bytes = -(-least // alignment) * alignment
-    granularity = num_units * widest.num_tokens
-    block_sizes: dict[int | None, int] = {}
-    for window_size, unit in sorted(
-        units.items(), key=lambda item: -item[1].num_bytes / item[1].num_tokens
-    ):
-        block_sizes[window_size] = _positions_per_page(page_bytes, unit, granularity)
-        granularity = lcm(granularity, block_sizes[window_size])
+    page_bytes = -(-page_bytes // alignment) * alignment
     groups = tuple(
         LayoutGroup(
             "full" if window_size is None else "window",
@@ -153,7 +146,7 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
         )
         for window_size, owned in members.items()
     )
-    return KVLayout(groups, page_bytes, granularity)
+    return KVLayout(groups, page_bytes, lcm(*block_sizes.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +163,41 @@ def _unit(layer_kvs: Sequence[LayerKV]) -> _Unit:
     return _Unit(num_tokens, sum(rows))
 
 
-def _positions_per_page(page_bytes: int, unit: _Unit, granularity: int) -> int:
-    most = page_bytes // unit.num_bytes
-    fits = [
-        count * unit.num_tokens
-        for count in range(most, 0, -1)
-        if page_bytes - count * unit.num_bytes < MAX_PADDING * page_bytes
-    ]
-    return min(fits, key=lambda count: lcm(granularity, count), default=most * unit.num_tokens)
+def _fit_closely(units: Mapping[int | None, _Unit], block_size: int) -> tuple[int, BlockSizes]:
+    """The widest group fills its page exactly.
+
+    Every other group takes the number of positions that keeps the hit granularity smallest among
+    those that waste less than a tenth of the page; if none does, the one that wastes least.
+    """
+    page_bytes = block_size * max(unit.num_bytes for unit in units.values())
+    granularity = block_size
+    block_sizes = {}
+    for window_size in sorted(units, key=lambda window_size: -units[window_size].num_bytes):
+        most = page_bytes // (width := units[window_size].num_bytes)
+        fits = [n for n in range(most, 0, -1) if page_bytes - n * width < MAX_PADDING * page_bytes]
+        size = min(fits, key=lambda n: lcm(granularity, n), default=most)
+        block_sizes[window_size] = size
+        granularity = lcm(granularity, size)
+    return page_bytes, block_sizes
+
+
+def _fit_to_rows(units: Mapping[int | None, _Unit], block_size: int) -> tuple[int, BlockSizes]:
+    """The group without a window fills its page, and sets the hit granularity alone.
+
+    It is what grows with the context. A window group, which never holds much, takes a divisor of
+    its positions and may leave up to half of a page unused.
+    """
+    whole = units[None]
+    size = -(-block_size // whole.num_tokens) * whole.num_tokens
+    widest = max(unit.num_bytes for unit in units.values() if unit.num_tokens == 1)
+    while size // whole.num_tokens * whole.num_bytes < widest:
+        size *= 2
+    page_bytes = size // whole.num_tokens * whole.num_bytes
+    divisors = [count for count in range(1, size + 1) if size % count == 0]
+    windows: BlockSizes = {
+        window_size: max(count for count in divisors if count * unit.num_bytes <= page_bytes)
+        for window_size, unit in units.items()
+        if window_size is not None
+    }
+    block_sizes = {None: size, **windows}
+    return page_bytes, block_sizes

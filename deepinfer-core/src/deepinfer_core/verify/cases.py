@@ -14,6 +14,8 @@ from deepinfer_core.sampling_params import SamplingParams
 
 NUM_SAMPLES = 3
 """The plain run draws this many samples of each prompt; a point compares its first n."""
+NUM_COMMON = 48
+"""Tokens that half of the prompts begin with."""
 NUM_LOGPROBS = 2
 """The most likely two tokens tell how close a greedy decision was."""
 
@@ -97,15 +99,17 @@ def make_cases(
     max_tokens: int,
     texts: Sequence[Sequence[int]],
     greedy_only: bool,
+    num_common: int = NUM_COMMON,
 ) -> list[Case]:
     """Prompts of many lengths, some with a common beginning, each with its own parameters.
 
     Args:
         texts: real texts as token ids, which prompts are cut from.
         greedy_only: leave sampling out, for kernels that promise only close logits.
+        num_common: tokens that half of the prompts have in common.
     """
     rng = Random(f"cases-{seed}")
-    common = _passage(rng, texts, vocab_size, 48)
+    common = _passage(rng, texts, vocab_size, num_common)
     lengths = (1, 7, 15, 16, 17, 33, 64, 90)
     prompts = [
         (*(common if index % 2 else ()), *_passage(rng, texts, vocab_size, length))

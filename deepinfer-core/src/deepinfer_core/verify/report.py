@@ -9,8 +9,9 @@ from typing import Any
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.engine_setup import LoadedModel, load_model, resolve_dtype
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.kv.layout import make_layout
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.verify.cases import Point, make_cases
+from deepinfer_core.verify.cases import NUM_COMMON, Point, make_cases
 from deepinfer_core.verify.check import PointResult, Verifier
 
 CLOSE_BOUNDS = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1.5e-1}
@@ -126,11 +127,14 @@ def _make_verifier(
     config: EngineConfig, loaded: LoadedModel, *, seed: int, max_tokens: int, bound: float | None
 ) -> Verifier:
     encode = loaded.tokenizer.encode
+    # Where a cache is found in large steps only, what prompts share must be as large.
+    least_hit = make_layout(loaded.model.layer_kv(), block_size=1).hit_granularity
     cases = make_cases(
         seed,
         vocab_size=loaded.info.vocab_size,
         max_tokens=max_tokens,
         texts=[encode(text, add_special_tokens=False) for text in PASSAGES],
         greedy_only=bound is not None,
+        num_common=max(NUM_COMMON, least_hit),
     )
     return Verifier(config, loaded, cases, bound=bound)

@@ -54,7 +54,7 @@ class HybridAttention(nn.Module):
         super().__init__()
         size, head_dim, num_heads = config.hidden_size, config.head_dim, config.num_q_heads
         self.config, self.caches = config, caches
-        self.ratio = config.compress_ratios[layer]
+        ratio = config.compress_ratios[layer]
         self.down = MergedLinear(
             ops, size, {"wq_a": config.q_rank, "wkv": head_dim}, dtype=dtype, role="attn.down"
         )
@@ -70,10 +70,10 @@ class HybridAttention(nn.Module):
         self.compressor = self.indexer = None
         if caches.compressor is not None:
             self.compressor = Compressor(
-                ops, config, head_dim, self.ratio, caches.compressor, dtype=dtype
+                ops, config, head_dim, ratio, caches.compressor, dtype=dtype
             )
         if caches.indexer is not None:
-            self.indexer = RowIndexer(ops, config, self.ratio, caches.indexer, dtype=dtype)
+            self.indexer = RowIndexer(ops, config, ratio, caches.indexer, dtype=dtype)
         self._bind(ops, dtype)
 
     def _bind(self, ops: OpTable, dtype: str) -> None:
@@ -146,7 +146,7 @@ class HybridAttention(nn.Module):
         self.compressor(x, cos_sin, attention)
         meta, cache = attention.of_cache(self.compressor.caches.rows)
         if self.indexer is None:
-            rows = compressed_rows(meta, self.ratio)
+            rows = compressed_rows(meta, self.compressor.ratio)
         else:
             rows = self.indexer(x, q_latent, positions, cos_sin, attention)
         return {"extra_cache": cache.k_cache.squeeze(2), "extra_rows": rows}

@@ -1,0 +1,152 @@
+"""DeepSeek-V4: what its configuration means, and how much its caches hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.deepseek_v4 import DeepseekV4
+from deepinfer_core.models.layers.packed import checkpoint_views
+from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.ops.table import reference_table
+from deepinfer_core.testing.tiny import tiny_config
+
+FLASH: dict[str, Any] = {
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 6,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 2048,
+    "scoring_func": "sqrtsoftplus",
+    "topk_method": "noaux_tc",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "num_hash_layers": 3,
+    "swiglu_limit": 10.0,
+    "sliding_window": 128,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "hc_eps": 1e-6,
+    "rope_theta": 10000,
+    "compress_rope_theta": 160000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 16,
+        "original_max_position_embeddings": 65536,
+        "beta_fast": 32,
+        "beta_slow": 1,
+    },
+    "max_position_embeddings": 1048576,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+PRO: dict[str, Any] = FLASH | {
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "o_groups": 16,
+    "n_routed_experts": 384,
+    "moe_intermediate_size": 3072,
+    "routed_scaling_factor": 2.5,
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
+    "index_topk": 1024,
+}
+
+
+def on_meta(config: dict[str, Any]) -> DeepseekV4:
+    parsed = DeepseekV4.read_config(RawConfig(config, "config.json"))
+    with torch.device("meta"):
+        return DeepseekV4(parsed, reference_table(), dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("config", "released"), [(FLASH, 69_187), (PRO, 145_116)], ids=["flash", "pro"]
+)
+def test_every_released_tensor_is_counted(config: dict[str, Any], released: int) -> None:
+    """The model's own, the scales beside them, and the layer that predicts a second token."""
+    names = checkpoint_views(on_meta(config)).keys()
+    num_scales = sum(".experts." in name or _is_fp8(name) for name in names)
+    num_experts = config["n_routed_experts"]
+    # Its matrices with their scales, and 19 vectors and coefficients.
+    num_predicting = 2 * (3 * num_experts + 3 + 5 + 2) + 19
+    assert len(names) + num_scales + num_predicting == released
+
+
+def _is_fp8(name: str) -> bool:
+    projections = (".wq_a.", ".wq_b.", ".wkv.", ".wo_a.", ".wo_b.")
+    is_compressor = ".compressor." in name
+    return ".shared_experts." in name or (
+        not is_compressor and any(part in name for part in projections)
+    )
+
+
+def test_shapes_are_those_that_are_released() -> None:
+    views = checkpoint_views(on_meta(FLASH))
+    expected = {
+        "embed.weight": (129280, 4096),
+        "hc_head_fn": (4, 16384),
+        "layers.0.attn.wq_b.weight": (32768, 1024),
+        "layers.0.attn.wo_a.weight": (8192, 4096),
+        "layers.0.attn.attn_sink": (64,),
+        "layers.0.ffn.gate.tid2eid": (129280, 6),
+        "layers.2.attn.compressor.wkv.weight": (1024, 4096),
+        "layers.2.attn.compressor.ape": (4, 1024),
+        "layers.2.attn.indexer.wq_b.weight": (8192, 1024),
+        "layers.2.attn.indexer.compressor.wgate.weight": (256, 4096),
+        "layers.3.attn.compressor.ape": (128, 512),
+        "layers.3.ffn.gate.bias": (256,),
+        "layers.3.hc_ffn_fn": (24, 16384),
+        "layers.3.ffn.experts.255.w2.weight": (4096, 2048),
+    }
+    assert {name: tuple(views[name].shape) for name in expected} == expected
+    assert views["layers.0.ffn.gate.tid2eid"].dtype == torch.int64
+    assert views["layers.0.attn.attn_sink"].dtype == torch.float32
+
+
+def test_what_grows_with_the_context_is_compressed() -> None:
+    growing = [kv for kv in on_meta(FLASH).layer_kv() if kv.window_size is None]
+    assert growing.count(LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=4)) == 21
+    assert growing.count(LayerKV("full", 1, 128, 2, num_planes=1, tokens_per_row=4)) == 21
+    assert growing.count(LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=128)) == 20
+    # In bfloat16; the released records take about half.
+    assert sum(kv.bytes_per_token for kv in growing) == 21 * (256 + 64) + 20 * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"compress_ratios": [0, 0, 4, 2, 4]},
+            "compress_ratios[3] = 2 is not one of 0 (window only), 4 (compressed sparse attention)",
+        ),
+        ({"compress_ratios": [0, 4]}, "compress_ratios has 2 entries, num_hidden_layers is 5"),
+        ({"kv_source_layer_ids": [2]}, "kv_source_layer_ids is a field of DeepSeek-V4.1"),
+        ({"o_groups": 3}, "o_groups = 3 is not a divisor of 4 heads"),
+        ({"qk_rope_head_dim": 64}, "qk_rope_head_dim = 64 is not even and at most 32"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is not at most 8 experts"),
+        ({"scoring_func": "softmax"}, "scoring_func 'softmax'; only sqrtsoftplus is supported"),
+        ({"sliding_window": None}, "sliding_window"),
+    ],
+)
+def test_what_the_configuration_cannot_mean(changes: dict[str, Any], message: str) -> None:
+    raw = RawConfig(tiny_config("deepseek_v4", **changes), "config.json")
+    with pytest.raises(ModelLoadError) as caught:
+        DeepseekV4.read_config(raw)
+    assert message in str(caught.value)
