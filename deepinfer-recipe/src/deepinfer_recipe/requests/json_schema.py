@@ -48,6 +48,8 @@ def _named_draft(schema: Any) -> Draft:
 
 
 def _check_patterns(schema: dict[str, Any], draft: Draft) -> None:
+    if draft.ref_hides_siblings and isinstance(schema.get("$ref"), str):
+        return
     patterns = [schema.get("pattern"), *_keys(schema.get("patternProperties"))]
     for pattern in patterns:
         if isinstance(pattern, str) and not is_regex(pattern):

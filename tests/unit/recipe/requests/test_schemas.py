@@ -83,3 +83,9 @@ def test_unevaluated_follows_dynamic_references_of_the_next_draft():
     dangling = {"$schema": DRAFTS["2019"], "$dynamicRef": "#none"}
     assert is_accepted(dangling)
     assert not is_accepted({**dangling, "unevaluatedProperties": False})
+
+
+@pytest.mark.parametrize(("draft", "accepted"), [("4", True), ("7", True), ("2019", False)])
+def test_patterns_beside_a_reference_are_not_compiled_in_old_drafts(draft, accepted):
+    r"""They were; `\0` is ECMA 262, but validators do not compile it."""
+    assert is_accepted({"$schema": DRAFTS[draft], "$ref": "#", "pattern": r"\0"}) == accepted
