@@ -51,6 +51,7 @@ class Harness:
         self.depth = depth
         self.fits = fits
         self.num_failed_steps = 0
+        self.num_ousted = 0
         self.max_num_batched_tokens = max_num_batched_tokens
         self.flights: deque[tuple[StepPlan, StepOutput]] = deque()
         self.requests: list[Request] = []
@@ -103,7 +104,9 @@ class Harness:
 
     def step(self) -> StepPlan | None:
         """Schedule and launch one step, and commit the oldest once enough are in flight."""
+        seated = [request for request in self.requests if request.row >= 0]
         plan = self.scheduler.schedule()
+        self.num_ousted += sum(1 for request in seated if self._is_ousted(request))
         if plan is not None:
             assert len(plan.token_ids) <= self.max_num_batched_tokens
             if not self.fits(plan):
@@ -120,6 +123,10 @@ class Harness:
         elif plan is None:
             self._report(StepResult([], self.scheduler.take_finished()))
         return plan
+
+    def _is_ousted(self, request: Request) -> bool:
+        entry = self.scheduler._roster.entries.get(request.request_id)
+        return entry is not None and (request.row < 0 or entry.gives_up_row)
 
     def commit(self) -> StepResult:
         plan, output = self.flights.popleft()

@@ -92,8 +92,8 @@ class FakeRunner:
             del self.rows[row]
         for start in plan.row_starts:
             assert start.row not in self.rows
-            self.rows[start.row] = Row(start, list(start.prompt_token_ids))
-            self.delivered[start.row] = len(start.prompt_token_ids)
+            self.rows[start.row] = Row(start, [*start.prompt_token_ids, *start.output_token_ids])
+            self.delivered[start.row] = len(self.rows[start.row].token_ids)
         for update in plan.block_updates:
             table = self.rows[update.row].tables.setdefault(update.group, [])
             assert update.first_index <= len(table)

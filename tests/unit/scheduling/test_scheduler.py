@@ -88,6 +88,55 @@ def test_nobody_is_ousted_in_vain(harness: Any) -> None:
     bench.check_answers()
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_priority_takes_a_row_when_all_are_taken(harness: Any, depth: int) -> None:
+    """Of the least urgent, at most one for one; who lost it starts anew with what it has."""
+    bench = harness(max_num_seqs=2, policy="priority", depth=depth)
+    (least,) = bench.add([1, 2, 3], max_tokens=9, priority=9)
+    (lazy,) = bench.add([4, 5, 6], max_tokens=9, priority=5)
+    for _ in range(3):
+        bench.step()
+    (urgent,) = bench.add([7, 8], max_tokens=3, priority=1)
+    for _ in range(1 + 2 * depth):
+        bench.step()
+    assert urgent.row >= 0
+    assert least.row == -1
+    bench.run()
+    bench.check_answers()
+    assert bench.finished == [urgent, lazy, least]
+    assert (least.num_preemptions, lazy.num_preemptions) == (1, 0)
+    assert least.num_cached_tokens == 0
+
+
+def test_a_row_of_a_preempted_request_goes_first(harness: Any) -> None:
+    bench = harness(max_num_seqs=2, num_blocks=7, policy="priority")
+    bench.add([4] * 12, max_tokens=8, priority=2)
+    (paused,) = bench.add([5] * 8, max_tokens=8, priority=5)
+    while not paused.num_preemptions:
+        bench.step()
+    assert paused.row >= 0
+    (urgent,) = bench.add([7], max_tokens=2, priority=1)
+    bench.step()
+    assert urgent.row >= 0 and paused.row == -1 and paused.num_preemptions == 1
+    bench.run()
+    bench.check_answers()
+
+
+def test_no_row_is_taken_from_an_equal_or_for_one_that_would_not_fit(harness: Any) -> None:
+    bench = harness(max_num_seqs=2, num_blocks=10, policy="priority")
+    (first,) = bench.add(list(range(12)), max_tokens=6, priority=1)
+    (lazy,) = bench.add([3] * 4, max_tokens=6, priority=5)
+    bench.step()
+    (equal,) = bench.add([4] * 4, max_tokens=2, priority=5)
+    bench.step()
+    assert equal.row == -1
+    bench.add(list(range(30, 62)), max_tokens=2, priority=2)
+    bench.step()
+    assert first.row >= 0 and lazy.row >= 0
+    bench.run()
+    bench.check_answers()
+
+
 def test_blocks_that_samples_share_are_gained_once(harness: Any) -> None:
     """Two samples of 12 tokens hold 3 blocks together; counted twice, there seemed to be room."""
     bench = harness(num_blocks=10, max_num_batched_tokens=100, policy="priority")

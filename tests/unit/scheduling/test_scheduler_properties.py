@@ -101,8 +101,9 @@ def run_schedule(harness_type: type, seed: int) -> Any:
     bases = [[rng.randrange(20) for _ in range(rng.choice([4, 8, 16, 24]))] for _ in range(2)]
     arrivals = [draw_request(rng, bases, policy == "priority") for _ in range(rng.randint(1, 8))]
     calm = rng.random() < 0.3
+    haste = rng.choice([0.5, 0.5, 0.15])
     while arrivals:
-        while arrivals and rng.random() < 0.5:
+        while arrivals and rng.random() < haste:
             harness.add(**arrivals.pop())
         harness.step()
         if not calm and rng.random() < 0.25:
@@ -118,7 +119,7 @@ def run_schedule(harness_type: type, seed: int) -> Any:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -> None:
-    totals = dict.fromkeys(("hits", "preemptions", "copies", "voids", "failed"), 0)
+    totals = dict.fromkeys(("hits", "preemptions", "copies", "voids", "failed", "ousted"), 0)
     for seed in range(batch * SCHEDULES_PER_BATCH, (batch + 1) * SCHEDULES_PER_BATCH):
         try:
             done = run_schedule(harness, seed)
@@ -128,9 +129,11 @@ def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -
         totals["hits"] += done.kv.stats().num_hit_tokens
         totals["preemptions"] += sum(r.num_preemptions for r in done.requests)
         totals["copies"] += sum(len(plan.block_copies) for plan in done.plans)
+        totals["ousted"] += done.num_ousted
         totals["failed"] += done.num_failed_steps
         totals["voids"] += sum(len(plan.sample_rows) for plan in done.plans) - sum(
             r.num_output_tokens for r in done.requests
         )
     # A schedule proves nothing about what never happened in it.
+    assert totals.pop("ousted") > 5
     assert all(count > 50 for count in totals.values()), totals

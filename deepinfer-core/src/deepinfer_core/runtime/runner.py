@@ -104,7 +104,8 @@ class ModelRunner:
         for start in plan.row_starts:
             self.sampler.start_row(start)
             longest_word = max(map(len, start.bad_token_ids), default=0)
-            self._token_pool.start_row(start.row, start.prompt_token_ids, history_len=longest_word)
+            known_ids = [*start.prompt_token_ids, *start.output_token_ids]
+            self._token_pool.start_row(start.row, known_ids, history_len=longest_word)
         self.builder.update_blocks(plan.block_updates)
         if plan.block_copies:
             pairs = to_device(plan.block_copies, self._torch_device)

@@ -39,12 +39,13 @@ class TokenPool:
         """How far behind the newest token stages may read."""
         return int(self._ring.shape[1]) - MAX_IN_FLIGHT_TOKENS
 
-    def start_row(self, row: int, prompt_token_ids: Sequence[int], *, history_len: int = 0) -> None:
-        """Fill a row with the end of a prompt.
+    def start_row(self, row: int, token_ids: Sequence[int], *, history_len: int = 0) -> None:
+        """Fill a row with the end of what is known of a request.
 
         Args:
             row: the row, whose old content is void.
-            prompt_token_ids: the whole prompt; position 0 is its first token.
+            token_ids: the whole prompt, and what was drawn in an earlier row; position 0 is the
+                first token.
             history_len: tokens behind the newest one that this row's stages read; the rings
                 of all rows grow to cover it.
         """
@@ -52,10 +53,10 @@ class TokenPool:
             # A position modulo 2R is one modulo R, or that plus R: both hold the old value.
             self._ring = self._ring.repeat(1, 2)
         ring_len = self._ring.shape[1]
-        start = max(0, len(prompt_token_ids) - ring_len)
-        places = np.arange(start, len(prompt_token_ids)) % ring_len + row * ring_len
+        start = max(0, len(token_ids) - ring_len)
+        places = np.arange(start, len(token_ids)) % ring_len + row * ring_len
         device = self._ring.device
-        (device_places,), (tail,) = stage([places], [np.array(prompt_token_ids[start:])], device)
+        (device_places,), (tail,) = stage([places], [np.array(token_ids[start:])], device)
         self.write(device_places, tail)
 
     def places(self, rows: Indices, positions: Indices) -> Indices:

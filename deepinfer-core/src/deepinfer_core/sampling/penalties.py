@@ -42,7 +42,10 @@ class Penalties:
         if not self._free_slots:
             self._grow()
         slot = self._slots[start.row] = self._free_slots.pop()
-        self._counts[slot].zero_()
+        counts = self._counts[slot].zero_()
+        if start.output_token_ids:
+            drawn = to_device(start.output_token_ids, self._device)
+            counts.index_add_(0, drawn, torch.ones_like(drawn, dtype=torch.int32))
         self._strengths[slot] = torch.tensor(strengths).to(self._device, non_blocking=True)
         prompt = torch.tensor(start.prompt_token_ids, dtype=torch.int64)
         mask = self._prompt_mask[slot].zero_()

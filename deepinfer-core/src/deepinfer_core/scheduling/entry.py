@@ -23,6 +23,7 @@ class Entry:
     """A request's place and what the step loop reads of it, precomputed."""
 
     __slots__ = (
+        "gives_up_row",
         "key",
         "last_step_id",
         "leader",
@@ -42,6 +43,8 @@ class Entry:
         self.request_id = request.request_id
         self.key = key
         self.place = Place.WAITING
+        self.gives_up_row = False
+        """Its row goes to a more urgent one as soon as no step in flight uses it."""
         self.leader: Entry | None = None
         """While attached: the entry that computes the shared prompt."""
         self.num_tokens = request.num_tokens

@@ -30,6 +30,8 @@ class RowStart:
     """End-of-sequence ids and the request's own, masked until `min_tokens`."""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     """`bad_words` as token sequences."""
+    output_token_ids: Sequence[int] = ()
+    """Drawn before, by a request that had to give up an earlier row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,19 +102,38 @@ class Planner:
 
     def _admit_urgent(self, step: Step) -> None:
         """Admit those that outrank running ones before these are scheduled, at their cost."""
-        roster, kv, outranks = self._roster, self._kv, self._policy.outranks
+        roster, outranks = self._roster, self._policy.outranks
+        self._oust_for_row()
         while roster.running and step.budget > 0:
             entry = roster.waiting.peek(row_is_free=roster.row_is_free)
             if entry is None or not outranks(entry.request, roster.running[-1].request):
                 return
             if self._match(entry) is None:
-                others = (other.request for other in roster.running)
-                lesser = [other for other in others if outranks(entry.request, other)]
-                if not kv.can_hold(entry.request, kv.match_prefix(entry.request), without=lesser):
+                if not self._can_make_room(entry.request):
                     return
                 roster.preempt(roster.running[-1])
             elif not self._admit_next(step, max(1, step.budget - len(roster.running))):
                 return
+
+    def _oust_for_row(self) -> None:
+        """If the first that waits has no row and none is free or soon will be, find it one."""
+        roster = self._roster
+        if roster.row_is_free or roster.row_is_coming:
+            return
+        entry, victim = roster.waiting.peek(row_is_free=True), roster.last_seated
+        if entry is None or victim is None or entry.request.row >= 0:
+            return
+        if self._policy.outranks(entry.request, victim.request) and self._can_make_room(
+            entry.request
+        ):
+            roster.oust(victim)
+
+    def _can_make_room(self, request: Request) -> bool:
+        """Whether it would fit if it had the blocks of all whom it outranks."""
+        kv, outranks = self._kv, self._policy.outranks
+        others = (other.request for other in self._roster.running)
+        lesser = [other for other in others if outranks(request, other)]
+        return kv.can_hold(request, kv.match_prefix(request), without=lesser)
 
     def _admit_next(self, step: Step, budget: int) -> bool:
         """Admit the first waiting request that has or gets a row; False if nobody can join now."""
@@ -130,7 +149,7 @@ class Planner:
         if num_hit is None:
             return False
         roster.waiting.pop(entry)
-        is_new = request.row < 0
+        is_new = request.row < 0  # to the runner
         roster.take_row(entry)
         request.num_computed_tokens = num_hit
         num_tokens, updates = self._allocate_most(entry, min(entry.num_tokens - num_hit, budget))
@@ -141,8 +160,9 @@ class Planner:
             roster.waiting.push(entry)
             return False
         if is_new:
-            request.num_cached_tokens = num_hit
             step.start_row(request)
+        if not request.num_preemptions:
+            request.num_cached_tokens = num_hit
         roster.start(entry)
         step.joined.append(entry)
         self._place(step, entry, num_tokens, updates)

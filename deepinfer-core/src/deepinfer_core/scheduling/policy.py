@@ -20,7 +20,7 @@ class Policy:
     key: Callable[[Request], tuple[int, ...]]
     """Smaller runs first. Must not change during a request's life."""
     outranks: Callable[[Request, Request], bool]
-    """Whether the first, waiting, may have the second, running, preempted for its blocks."""
+    """Whether the first, waiting, may have the second's blocks and row."""
 
 
 def fcfs(request: Request) -> tuple[int, ...]:

@@ -2,11 +2,12 @@
 
     add ──> waiting ──start──> running ──end──> gone         (row and blocks given back)
                ^                │     │
-               ├──── preempt ───┘     │ end, a step in flight
+               ├─ preempt, oust ┘     │ end, a step in flight
                └── settle ── settling ┴── settle ──> gone
                             ^
     preempt, a step in flight (blocks given back at once, the row kept)
 
+Who is ousted gives up its row too, once no step in flight uses it, and waits as one without.
 Followers of n > 1 stay attached to their leader until they fork (running) or are let go (waiting).
 Knows no step plan; it is told which steps have settled.
 """
@@ -50,6 +51,17 @@ class Roster:
     @property
     def row_is_free(self) -> bool:
         return bool(self._free_rows)
+
+    @property
+    def row_is_coming(self) -> bool:
+        """A row will be free when steps in flight have settled."""
+        return any(e.request.is_finished or e.gives_up_row for e in self._settling)
+
+    @property
+    def last_seated(self) -> Entry | None:
+        """The last in policy order among running and waiting ones that have a row."""
+        seated = [e for e in (self.waiting.last_seated(), *self.running[-1:]) if e is not None]
+        return max(seated, key=_KEY, default=None)
 
     @property
     def num_leaving(self) -> int:
@@ -112,7 +124,16 @@ class Roster:
             entry.place = Place.SETTLING
             self._settling.append(entry)
         else:
-            self.waiting.push(entry)
+            self._wait(entry)
+
+    def oust(self, entry: Entry) -> None:
+        """Take the row of a running or waiting entry, and its blocks. It keeps its ids."""
+        entry.gives_up_row = True
+        if entry.place is Place.RUNNING:
+            self.preempt(entry)
+        else:
+            self.waiting.unseat(entry)
+            self._wait(entry)
 
     def end(
         self,
@@ -158,7 +179,7 @@ class Roster:
             if entry.request.is_finished:
                 self._leave(entry)
             else:
-                self.waiting.push(entry)
+                self._wait(entry)
 
     def is_in_flight(self, entry: Entry) -> bool:
         return entry.last_step_id > self.settled_step_id
@@ -214,15 +235,25 @@ class Roster:
         entry = self.entries[request.request_id] = Entry(request, self._policy.key(request))
         return entry
 
+    def _wait(self, entry: Entry) -> None:
+        """Queue an entry that no step in flight knows."""
+        if entry.gives_up_row:
+            entry.gives_up_row = False
+            self._give_row_back(entry.request)
+        self.waiting.push(entry)
+
     def _leave(self, entry: Entry) -> None:
         request = entry.request
         entry.place = Place.GONE
         self._kv.free(request)
         if request.row >= 0:
-            self._free_rows.append(request.row)
-            self._row_frees.append(request.row)
-            request.row = -1
+            self._give_row_back(request)
         del self.entries[request.request_id]
+
+    def _give_row_back(self, request: Request) -> None:
+        self._free_rows.append(request.row)
+        self._row_frees.append(request.row)
+        request.row = -1
 
     def _promote_follower(self, request: Request) -> None:
         """The leader ended before the fork: its first follower computes the prompt for the rest."""

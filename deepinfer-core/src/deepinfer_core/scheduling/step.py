@@ -130,6 +130,7 @@ class Step:
                 prompt_token_ids=request.prompt_token_ids,
                 stop_token_ids=request.stop_token_ids,
                 bad_token_ids=request.bad_token_ids,
+                output_token_ids=tuple(request.output_token_ids),
             )
         )
 

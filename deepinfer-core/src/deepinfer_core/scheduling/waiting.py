@@ -7,6 +7,7 @@ can be admitted, and they must not hide behind one that needs a row which only t
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from deepinfer_core.scheduling.entry import Entry, Place
 
@@ -46,6 +47,16 @@ class WaitingQueue:
         heap = self._unseated if entry.request.row < 0 else self._seated
         removed = heappop(heap)[1]
         assert removed is entry, "only the entry that peek returned can be popped"
+
+    def last_seated(self) -> Entry | None:
+        """The last in policy order among those with a row, who are at most as many as rows."""
+        entries = [entry for _, entry in self._seated if entry.place is Place.WAITING]
+        return max(entries, key=attrgetter("key"), default=None)
+
+    def unseat(self, entry: Entry) -> None:
+        """An entry with a row is about to lose it; `push` it again afterwards."""
+        self._seated.remove((entry.key, entry))
+        heapify(self._seated)
 
     def note_stale(self) -> None:
         """A queued entry's place is no longer waiting; it is dropped when met."""
