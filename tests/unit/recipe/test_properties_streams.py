@@ -67,7 +67,8 @@ def written(calls, version):
 def outputs(draw):
     """Draw an answer whose calls are well formed, and what it says."""
     version, calls = draw(st.sampled_from(list(MODELS))), draw(CALLS)
-    reasoning, content = draw(TEXT), draw(TEXT).strip("\n")
+    # The start of a marker at the end takes a newline of the block with it, as in the oracle.
+    reasoning, content = draw(TEXT), draw(TEXT).strip("\n").rstrip("<\n")
     text = f"{reasoning}</think>{content}{written(calls, version)}"
     return version, text, content, calls
 
