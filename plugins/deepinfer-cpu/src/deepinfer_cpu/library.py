@@ -68,6 +68,10 @@ class Library:
         """The highest of `LEVELS` that this CPU has."""
         return LEVELS[self._dll.deepinfer_cpu_best_level()]
 
+    def level(self) -> str:
+        """The one of `LEVELS` that serves."""
+        return LEVELS[self._dll.deepinfer_cpu_level()]
+
     def use_level(self, level: str) -> None:
         """Serve with the kernels of this level from now on, for the whole process.
 
@@ -76,7 +80,6 @@ class Library:
         """
         if not self._dll.deepinfer_cpu_use_level(LEVELS.index(level)):
             raise LibraryError(f"this CPU has {self.best_level()} at most, not {level}")
-        self.level = level
 
     def share_threads(self) -> bool:
         """Run on the threads of the OpenMP runtime that this process has loaded.

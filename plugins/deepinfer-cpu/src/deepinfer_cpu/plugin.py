@@ -65,7 +65,7 @@ def _supports_dense(problem: Problem) -> bool | Reason:
     verdict = _supports(problem)
     if not verdict:
         return verdict
-    level = library.library().level
+    level = library.library().level()
     wanted = "avx512_bf16" if problem.dtype == "bfloat16" else "avx512"
     if library.LEVELS.index(level) < library.LEVELS.index(wanted):
         return Reason(f"{problem.dtype} products need {wanted}, this CPU has {level}")

@@ -18,6 +18,7 @@ typedef void (*ParallelRegion)(void (*body)(void*), void* context, unsigned thre
 
 ParallelRegion parallel_region = nullptr;
 const Kernels* kernels = scalar_kernels();
+int current_level = 0;
 
 struct Region {
     std::atomic<int64_t> next;
@@ -117,6 +118,8 @@ DI_EXPORT const char* deepinfer_cpu_sources() { return DEEPINFER_SOURCES; }
 // 0 scalar, 1 AVX2, 2 AVX-512, 3 AVX-512 with bfloat16 products.
 DI_EXPORT int deepinfer_cpu_best_level() { return best_level(); }
 
+DI_EXPORT int deepinfer_cpu_level() { return current_level; }
+
 // Use the kernels of a level, which the CPU must have; returns whether there are any.
 DI_EXPORT int deepinfer_cpu_use_level(int level) {
 #ifdef DEEPINFER_X86
@@ -127,6 +130,7 @@ DI_EXPORT int deepinfer_cpu_use_level(int level) {
 #endif
     if (level < 0 || level > best_level()) return 0;
     kernels = levels[level]();
+    current_level = level;
     return 1;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kPanel = W;       // rows of the weight
 constexpr int kTokenBlock = 16;  // as many chains as hide the latency of one
+constexpr int kManyPanels = 3;   // at once for many tokens, so that a number of x serves them all
 
 // How many numbers of x one 32-bit word of a panel meets.
 template <class D>
@@ -58,34 +59,46 @@ void turn_panel(const typename D::T* weight, int64_t stride, int64_t num_rows, i
     }
 }
 
-// One panel times some tokens. `ahead` is what memory should bring meanwhile, a line a word.
-template <class D, int tokens>
-DI_INLINE void multiply_panel(const DenseArgs& args, int64_t token, int64_t row,
-                              const float* panel, const char* ahead) {
+// Some panels times some tokens. `ahead` is what memory should bring meanwhile, a line a word.
+template <class D, int panels, int tokens>
+DI_INLINE void multiply_panels(const DenseArgs& args, int64_t token, int64_t row,
+                               const float* panel, const char* ahead) {
     typedef typename D::T T;
     constexpr bool is_paired = Pairs<D>::is_native;
     constexpr int per_word = is_paired ? 2 : 1;
     const T* x = static_cast<const T*>(args.x) + token * args.x_stride;
-    const int64_t num_words = words_of<D>(args.in_features);
-    VF sums[tokens];
+    const int64_t num_words = words_of<D>(args.in_features), next = num_words * kPanel;
+    VF sums[tokens][panels];
 #pragma GCC unroll 16
-    for (int t = 0; t < tokens; ++t) sums[t] = VF{};
+    for (int t = 0; t < tokens; ++t)
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; ++p) sums[t][p] = VF{};
     for (int64_t i = 0; i < num_words; ++i) {
-        const VF weights = load_raw<VF>(panel + i * kPanel);
-        __builtin_prefetch(ahead + i * 64);
+        VF weights[panels];
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; ++p) weights[p] = load_raw<VF>(panel + p * next + i * kPanel);
+        if (ahead) __builtin_prefetch(ahead + i * 64);
 #pragma GCC unroll 16
         for (int t = 0; t < tokens; ++t) {
             float word;
             std::memcpy(&word, x + t * args.x_stride + i * per_word, sizeof word);
-            sums[t] = multiply_add<is_paired>(splat(word), weights, sums[t]);
+            const VF factor = splat(word);
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; ++p)
+                sums[t][p] = multiply_add<is_paired>(factor, weights[p], sums[t][p]);
         }
     }
-    const int64_t left = args.out_features - row, n = left < kPanel ? left : kPanel;
-    const VF bias = args.bias ? load_part<D>(static_cast<const T*>(args.bias) + row, n) : VF{};
-    T* y = static_cast<T*>(args.y) + token * args.out_features + row;
+    T* y = static_cast<T*>(args.y) + token * args.out_features;
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; ++p) {
+        const int64_t at = row + p * kPanel, left = args.out_features - at;
+        const int64_t n = left < kPanel ? left : kPanel;
+        const VF bias = args.bias ? load_part<D>(static_cast<const T*>(args.bias) + at, n) : VF{};
 #pragma GCC unroll 16
-    for (int t = 0; t < tokens; ++t)
-        store_part<D>(y + t * args.out_features, args.bias ? sums[t] + bias : sums[t], n);
+        for (int t = 0; t < tokens; ++t)
+            store_part<D>(y + t * args.out_features + at,
+                          args.bias ? sums[t][p] + bias : sums[t][p], n);
+    }
 }
 
 struct DensePlan {
@@ -93,32 +106,55 @@ struct DensePlan {
     int64_t num_panels, per_unit;
 };
 
+// All tokens times `panels` panels that lie one after the other.
+template <class D, int panels>
+DI_INLINE void multiply_tokens(const DenseArgs& args, int64_t row, const float* panel,
+                               const char* ahead) {
+    constexpr int block = panels == 1 ? kTokenBlock : kTokenBlock / 2;
+    const int64_t bytes = words_of<D>(args.in_features) * 64;
+    int64_t t = 0;
+    for (; t + block <= args.num_tokens; t += block) {
+        // What comes next is asked for once, and here a part for each block of tokens.
+        const bool is_asked = t / block < panels;
+        multiply_panels<D, panels, block>(args, t, row, panel,
+                                          is_asked ? ahead + t / block * bytes : nullptr);
+    }
+    for (; t + 4 <= args.num_tokens; t += 4)
+        multiply_panels<D, panels, 4>(args, t, row, panel, ahead);
+    for (; t < args.num_tokens; ++t) multiply_panels<D, panels, 1>(args, t, row, panel, ahead);
+}
+
 template <class D>
 void multiply_unit(void* context, int64_t index) {
     typedef typename D::T T;
     const DensePlan& plan = *static_cast<const DensePlan*>(context);
     const DenseArgs& args = *plan.args;
-    const int64_t num_words = words_of<D>(args.in_features), panel_floats = num_words * kPanel;
-    float* turned = args.is_packed ? nullptr
-                                   : static_cast<float*>(scratch(
-                                         kPanelSlot, size_t(panel_floats) * sizeof(float)));
-    const int64_t begin = index * plan.per_unit, end = begin + plan.per_unit;
-    for (int64_t p = begin; p < end && p < plan.num_panels; ++p) {
+    const int64_t panel_floats = words_of<D>(args.in_features) * kPanel;
+    float* turned = nullptr;
+    if (!args.is_packed)
+        turned = static_cast<float*>(
+            scratch(kPanelSlot, size_t(kManyPanels * panel_floats) * sizeof(float)));
+    const int64_t begin = index * plan.per_unit;
+    const int64_t end = begin + plan.per_unit < plan.num_panels ? begin + plan.per_unit
+                                                                : plan.num_panels;
+    for (int64_t p = begin; p < end;) {
         const int64_t row = p * kPanel;
+        const bool is_many = args.num_tokens > kTokenBlock && p + kManyPanels <= end;
+        const int count = is_many ? kManyPanels : 1;
         const float* panel = static_cast<const float*>(args.weight) + p * panel_floats;
-        const char* ahead = reinterpret_cast<const char*>(panel + panel_floats);
+        const char* ahead = reinterpret_cast<const char*>(panel + count * panel_floats);
         if (!args.is_packed) {
             const T* weight = static_cast<const T*>(args.weight) + row * args.weight_stride;
-            turn_panel<D>(weight, args.weight_stride, args.out_features - row, args.in_features,
-                          turned);
+            for (int i = 0; i < count; ++i)
+                turn_panel<D>(weight + i * kPanel * args.weight_stride, args.weight_stride,
+                              args.out_features - row - i * kPanel, args.in_features,
+                              turned + i * panel_floats);
             panel = turned;
-            ahead = reinterpret_cast<const char*>(weight + kPanel * args.weight_stride);
+            ahead = reinterpret_cast<const char*>(weight + count * kPanel * args.weight_stride);
         }
-        int64_t t = 0;
-        for (; t + kTokenBlock <= args.num_tokens; t += kTokenBlock)
-            multiply_panel<D, kTokenBlock>(args, t, row, panel, ahead);
-        for (; t + 4 <= args.num_tokens; t += 4) multiply_panel<D, 4>(args, t, row, panel, ahead);
-        for (; t < args.num_tokens; ++t) multiply_panel<D, 1>(args, t, row, panel, ahead);
+        if (is_many) multiply_tokens<D, kManyPanels>(args, row, panel, ahead);
+        else multiply_tokens<D, 1>(args, row, panel, ahead);
+        p += count;
     }
 }
 
