@@ -149,7 +149,7 @@ def _checkpoint_table() -> str:
     formats = {
         "safetensors": (
             "Hugging Face directory, one file or shards",
-            [*sorted(FLOAT_DTYPES), "F8_E4M3 in blocks"],
+            [*sorted(FLOAT_DTYPES), "FP8 in blocks", "MXFP4"],
         ),
         "gguf": ("one file; tokenizer and chat template from its metadata", GGUF_TYPES),
         "dummy": ("random weights for a `config.json` or a GGUF header", ()),

@@ -21,7 +21,9 @@ from deepinfer_core.weights.gguf_reader import GGUFSource
 from deepinfer_core.weights.hf_checkpoint import read_hf_info
 from deepinfer_core.weights.hub import download_checkpoint, is_hub_id
 from deepinfer_core.weights.model_info import ModelInfo
-from deepinfer_core.weights.quant.fp8_block import Fp8BlockSource
+from deepinfer_core.weights.quant.fp8_block import Fp8Block
+from deepinfer_core.weights.quant.mxfp4 import Mxfp4
+from deepinfer_core.weights.quant.source import QuantizedSource
 from deepinfer_core.weights.safetensors_reader import SafetensorsSource
 from deepinfer_core.weights.source import TensorSource
 
@@ -91,7 +93,7 @@ def _open_safetensors(directory: Path, info: ModelInfo) -> TensorSource:
     source = SafetensorsSource(directory)
     if info.fp8_block_size is None:
         return source
-    return Fp8BlockSource(source, info.fp8_block_size)
+    return QuantizedSource(source, [Fp8Block(info.fp8_block_size), Mxfp4()])
 
 
 def _open_gguf(path: Path, registry: ModelRegistry, *, is_dummy: bool) -> Checkpoint:

@@ -1,0 +1,50 @@
+"""MXFP4 matrices: two e2m1 codes a byte, and a power of two for every 32 of them.
+
+As DeepSeek-V4 stores its experts (OCP Microscaling Formats 1.0): `x.weight` [N, K / 2] bytes, the
+even column in the low half; `x.scale` [N, K / 32].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.weights.quant.scales import POWERS, check_scales, read_scales
+from deepinfer_core.weights.source import TensorEntry, TensorSource
+
+BYTES = "I8"
+GROUP = 32
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+STRIPE_ROWS = 256
+"""Rows that are decoded at once."""
+
+
+class Mxfp4:
+    """A `Scheme`."""
+
+    def scale_name(self, name: str, entries: Mapping[str, TensorEntry]) -> str | None:
+        entry, scale_name = entries[name], f"{name.removesuffix('.weight')}.scale"
+        scale = entries.get(scale_name)
+        if entry.dtype != BYTES or scale is None or scale.dtype != POWERS:
+            return None
+        num_rows, num_bytes = entry.shape
+        check_scales(name, scale_name, (num_rows, 2 * num_bytes // GROUP), entries)
+        return scale_name
+
+    def decoded(self, entry: TensorEntry) -> TensorEntry:
+        num_rows, num_bytes = entry.shape
+        return TensorEntry((num_rows, 2 * num_bytes), entry.dtype)
+
+    def read_into(self, source: TensorSource, name: str, scale_name: str, out: Tensor) -> None:
+        stored = torch.empty(source.entries[name].shape, dtype=torch.int8)
+        source.read_into(name, stored)
+        scales = read_scales(source, scale_name)
+        table = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
+        for first in range(0, stored.shape[0], STRIPE_ROWS):
+            rows = slice(first, first + STRIPE_ROWS)
+            pairs = stored[rows].view(torch.uint8)
+            codes = torch.stack((pairs & 15, pairs >> 4), dim=2).flatten(1)
+            numbers = table[codes.long()]
+            out[rows] = numbers.mul_(scales[rows].repeat_interleave(GROUP, dim=1))
