@@ -266,3 +266,9 @@ def test_public_addresses(address, is_public):
 def test_a_size_that_rounding_holds_below_the_least_area_stays(size, fitted):
     """Such small images failed: scaling them once more never changed them."""
     assert fit(*size) == fitted
+
+
+@pytest.mark.parametrize("size", [(1, 8192), (2, 8000), (8192, 1)])
+def test_the_longest_strips_use_the_whole_budget(size):
+    """One column of 511 tokens, or one row of 1021, each with its own ends."""
+    assert num_tokens(*size) == 1024

@@ -33,3 +33,10 @@ def test_v4_sorts_results_only_where_as_many_messages_follow_as_calls():
     assert "<tool_result>a</tool_result>\n\n<tool_result>b<" in prompt(
         [calls, *results, api.UserMessage("u")]
     )
+
+
+def test_v41_sorts_a_result_by_the_first_of_calls_with_its_id():
+    calls = api.AssistantMessage("", None, [call("1"), call("2"), call("1")])
+    results = [api.ToolMessage("b", "2"), api.ToolMessage("a", "1")]
+    shown = prompt([calls, *results], api.DeepseekV41Encoding)
+    assert shown.index(">a<") < shown.index(">b<")
