@@ -1,17 +1,23 @@
 """Without a library the plugin refuses with a reason, and core's kernels serve."""
 
 import pytest
+from deepinfer_core.config import EngineConfig
 from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugins import PluginHost
 
 
 @pytest.fixture
-def table(cpu_build):
-    """A table of core's kernels and the plugin's."""
+def host(cpu_build):
+    """With core's kernels and the plugin's."""
     from deepinfer_cpu import plugin
 
     host = PluginHost(load_entry_points=False)
     host.register(plugin, name="cpu")
+    return host
+
+
+@pytest.fixture
+def table(host):
     device = host.find_device("cpu")
     return make_op_table(host.kernels(device), device=device)
 
@@ -51,6 +57,14 @@ def test_no_library(replace_library, table):
     provider, reason = reasons(table)
     assert provider == "torch.reference"
     assert "not compiled" in reason and "python -m deepinfer_cpu.build" in reason
+
+
+def test_an_engine_is_told_once(replace_library, host, cpu_library):
+    device, config = host.find_device("cpu"), EngineConfig(model={"model": "model.gguf"})
+    assert host.check_config(config, device) == []
+    replace_library(None)
+    (issue,) = host.check_config(config, device)
+    assert issue.severity == "warning" and "not compiled" in issue.message
 
 
 def test_a_broken_library(replace_library, table):

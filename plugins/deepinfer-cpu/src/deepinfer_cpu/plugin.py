@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from deepinfer_core import hookimpl
-from deepinfer_core.plugin_api import Caps, KernelSpec, PluginInfo, Problem, Reason
+from deepinfer_core.plugin_api import (
+    Caps,
+    DeviceInfo,
+    Issue,
+    KernelSpec,
+    PluginInfo,
+    Problem,
+    Reason,
+)
 
 from deepinfer_cpu import library
 
 DTYPES = ("float32", "bfloat16", "float16")
 LAWS = frozenset({"batch_invariant", "deterministic", "empty_ok", "graph_safe"})
+LIBRARY = "deepinfer-cpu's library"
 MAX_HEAD_DIM = 512
 """Above it the keys, values and sums of one tile no longer fit into the second cache."""
 
@@ -16,6 +25,15 @@ MAX_HEAD_DIM = 512
 @hookimpl
 def deepinfer_plugin_info() -> PluginInfo:
     return PluginInfo("cpu", "0.1.0", vendor="DeepInfer", api=">=1.0,<2")
+
+
+@hookimpl
+def deepinfer_check_config(device: DeviceInfo) -> list[Issue]:
+    """Say once per engine why core's slower kernels serve, if they do."""
+    missing = library.problem() if device.kind == "cpu" else None
+    if missing is None:
+        return []
+    return [Issue("warning", "device.kernels", f"{LIBRARY} is {missing}", "core's kernels serve")]
 
 
 @hookimpl
@@ -54,7 +72,7 @@ def _kernel(op: str, name: str, *features: str) -> KernelSpec:
 def _supports(problem: Problem) -> bool | Reason:
     missing = library.problem()
     if missing is not None:
-        return Reason(f"deepinfer-cpu's library is {missing}")
+        return Reason(f"{LIBRARY} is {missing}")
     head_dim = problem.dim("head_dim") or 0
     if problem.op == "attn.paged" and head_dim > MAX_HEAD_DIM:
         return Reason(f"head_dim {head_dim} is more than {MAX_HEAD_DIM}")
