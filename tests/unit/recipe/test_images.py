@@ -272,3 +272,12 @@ def test_a_size_that_rounding_holds_below_the_least_area_stays(size, fitted):
 def test_the_longest_strips_use_the_whole_budget(size):
     """One column of 511 tokens, or one row of 1021, each with its own ends."""
     assert num_tokens(*size) == 1024
+
+
+def test_low_detail_shrinks_first():
+    data = picture(1600, 800)
+    for detail, size in (("low", (512, 256)), ("high", (1600, 800)), ("auto", (1600, 800))):
+        source = api.BytesImageSource(data, detail)
+        (image,) = resolver().resolve([source], api.ImageQuota()).images
+        assert (image.width, image.height) == fit(*size)
+    assert fit(512, 256) != fit(1600, 800)
