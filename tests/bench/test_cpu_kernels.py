@@ -19,7 +19,7 @@ from deepinfer_core.testing.cases.attn import make_meta
 LAYERS = 30
 WIDTH, FFN, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 576, 1536, 9, 3, 64, 16
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
-REPEATS = 15
+REPEATS = 7
 
 
 @pytest.fixture

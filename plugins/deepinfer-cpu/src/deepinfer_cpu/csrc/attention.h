@@ -21,12 +21,12 @@ constexpr float kLowest = -3.4028234e38f;
 constexpr int kBlockRows = 6;
 constexpr int kBlockVectors = W == 16 ? 4 : 2;  // as many sums as registers can hold
 
-// Some rows of one request that use one head of the cache, and the spans that they attend to.
+// Some rows of one request for each of some heads of the cache, and the spans they attend to.
 struct PagedItem {
-    int32_t request, kv_head, first_row, num_rows;
+    int32_t request, kv_head, num_heads, first_row, rows_per_head;
     int64_t first_span, end_span;
     int64_t partial;  // where a part of the result goes; -1: the item is whole
-    bool fetches;     // the first head of these rows
+    int64_t num_rows() const { return int64_t(num_heads) * rows_per_head; }
 };
 
 // What a thread needs for one item. LAYOUT: rows padded to whole vectors, `dim` elements.
@@ -123,6 +123,29 @@ void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride
                                               num_rows);
 }
 
+// Asks memory for lines of what comes next, a few at a time: many at once would make the loads
+// that are needed now wait for them.
+struct Fetcher {
+    // A tile has as many blocks as positions at most, each on two sides.
+    struct {
+        const char *from, *end;
+    } stretches[2 * kTile + 2];
+    int count = 0, current = 0;
+
+    void clear() { count = current = 0; }
+    void add(const char* from, int64_t bytes) { stretches[count++] = {from, from + bytes}; }
+
+    template <int lines>
+    DI_INLINE void fetch() {
+        for (int i = 0; i < lines && current < count; ++i) {
+            auto& stretch = stretches[current];
+            __builtin_prefetch(stretch.from);
+            stretch.from += 64;
+            if (stretch.from >= stretch.end) ++current;
+        }
+    }
+};
+
 template <class D>
 struct PagedTask {
     typedef typename D::T T;
@@ -130,20 +153,26 @@ struct PagedTask {
 
     const PagedArgs& args;
     const PagedItem& item;
+    const PagedItem* ahead;  // what this thread will most likely do next, or null
     PagedWork<T> work;
+    Fetcher fetcher;
     int64_t group, query_len, seq_len, first_token;
 
-    PagedTask(const PagedArgs& args, const PagedItem& item)
-        : args(args), item(item), work(make_work<T>(args.head_dim)) {
+    PagedTask(const PagedArgs& args, const PagedItem& item, const PagedItem* ahead,
+              const PagedWork<T>& work)
+        : args(args), item(item), ahead(ahead), work(work) {
         group = args.num_q_heads / args.num_kv_heads;
         first_token = args.cu_seqlens_q[item.request];
         query_len = args.cu_seqlens_q[item.request + 1] - first_token;
         seq_len = args.seq_lens[item.request];
     }
 
-    int64_t query_of(int64_t row) const { return (item.first_row + row) / group; }
+    int64_t query_of(int64_t row) const {
+        return (item.first_row + row % item.rows_per_head) / group;
+    }
     int64_t head_of(int64_t row) const {
-        return item.kv_head * group + (item.first_row + row) % group;
+        return (item.kv_head + row / item.rows_per_head) * group +
+               (item.first_row + row % item.rows_per_head) % group;
     }
     int64_t position_of(int64_t row) const { return seq_len - query_len + query_of(row); }
     int64_t first_seen(int64_t row) const {
@@ -155,7 +184,7 @@ struct PagedTask {
     int64_t depth() const { return is_paired ? padded((args.head_dim + 1) / 2) : work.dim; }
 
     void load_queries() {
-        for (int64_t row = 0; row < item.num_rows; ++row) {
+        for (int64_t row = 0; row < item.num_rows(); ++row) {
             const T* q = static_cast<const T*>(args.q) +
                          (first_token + query_of(row)) * args.q_stride +
                          head_of(row) * args.head_dim;
@@ -184,9 +213,9 @@ struct PagedTask {
         return load_part<D>(key + i, left < W ? left : W);
     }
 
-    // Fetches all heads of some positions, which lie side by side: the heads that follow find them
-    // in a cache, and memory is read in long stretches.
-    void fetch(int64_t base, int64_t end) const {
+    // Lists all heads of some positions, which lie side by side, for `fetcher`: read like that,
+    // memory delivers long stretches, and heads done later find them in a cache.
+    void list_stretches(Fetcher* fetcher, int64_t base, int64_t end) const {
         const int32_t* table = args.block_tables + item.request * args.table_stride;
         const int64_t row = args.num_kv_heads * args.head_dim * int64_t(sizeof(T));
         while (base < end) {
@@ -197,18 +226,16 @@ struct PagedTask {
             for (int side = 0; side < 2; ++side) {
                 const T* start = side ? static_cast<const T*>(args.v_cache) + id * args.v_stride
                                       : static_cast<const T*>(args.k_cache) + id * args.k_stride;
-                const char* from = reinterpret_cast<const char*>(start) + offset * row;
-                for (int64_t byte = 0; byte < count * row; byte += 64)
-                    __builtin_prefetch(from + byte);
+                fetcher->add(reinterpret_cast<const char*>(start) + offset * row, count * row);
             }
             base += count;
         }
     }
 
     // Keys and values of positions base to base + count; those outside of [seen, end) are zeros.
-    void load_tile(int64_t base, int64_t count, int64_t seen) {
+    void load_tile(int64_t base, int64_t count, int64_t seen, int64_t kv_head) {
         const int32_t* table = args.block_tables + item.request * args.table_stride;
-        const int64_t row = args.num_kv_heads * args.head_dim, head = item.kv_head * args.head_dim;
+        const int64_t row = args.num_kv_heads * args.head_dim, head = kv_head * args.head_dim;
         const T *keys[kTile], *values[kTile];
         int64_t at = seen > base ? seen - base : 0;
         for (int64_t j = 0; j < kTile; ++j) keys[j] = values[j] = work.zeros;
@@ -225,6 +252,7 @@ struct PagedTask {
         for (int64_t i = 0; i < depth(); i += W)
             for (int64_t j = 0; j < count; j += W) {
                 VF square[W];
+                fetcher.fetch<16>();
 #pragma GCC unroll 16
                 for (int r = 0; r < W; ++r) square[r] = load_words(keys[j + r], i);
                 transpose(square);
@@ -233,6 +261,7 @@ struct PagedTask {
             }
         for (int64_t j = 0; j < count; ++j) {
             float* to = work.v + j * work.dim;
+            fetcher.fetch<2>();
             each_vector(args.head_dim, [&](int64_t i, int64_t n) {
                 store_raw(to + i, load_part<D>(values[j] + i, n));
             });
@@ -280,26 +309,37 @@ struct PagedTask {
 
     // Sums one span; the result is in `o`, `top` and `sums`.
     void attend(int64_t first, int64_t end, int64_t seen) {
-        for (int64_t row = 0; row < item.num_rows; ++row) {
+        for (int64_t row = 0; row < item.num_rows(); ++row) {
             work.top[row] = -INFINITY;
             store_raw(work.sums + row * W, VF{});
         }
-        std::memset(work.o, 0, size_t(item.num_rows * work.dim) * sizeof(float));
+        std::memset(work.o, 0, size_t(item.num_rows() * work.dim) * sizeof(float));
         for (int64_t base = first; base < end; base += kTile) {
             if (base + kTile <= seen) continue;
             const int64_t count = end - base < kTile ? end - base : kTile;
-            if (item.fetches) {
-                const int64_t next = base + kTile, from = base > seen ? base : seen;
-                if (base == first || base <= seen) fetch(from, base + count);
-                if (next < end) fetch(next, end - next < kTile ? end : next + kTile);
+            list_next(base + kTile);
+            for (int64_t h = 0; h < item.num_heads; ++h) {
+                load_tile(base, count, seen, item.kv_head + h);
+                const int64_t row = h * item.rows_per_head;
+                float* weights = work.weights + row * kTile;
+                multiply<is_paired, false>(work.q + row * work.dim, work.dim, work.k, kTile,
+                                           depth(), weights, kTile, item.rows_per_head,
+                                           padded(count));
+                for (int64_t r = 0; r < item.rows_per_head; ++r) weigh(row + r, base);
+                multiply<false, true>(weights, kTile, work.v, work.dim, count,
+                                      work.o + row * work.dim, work.dim, item.rows_per_head,
+                                      work.dim);
             }
-            load_tile(base, count, seen);
-            multiply<is_paired, false>(work.q, work.dim, work.k, kTile, depth(), work.weights,
-                                       kTile, item.num_rows, padded(count));
-            for (int64_t row = 0; row < item.num_rows; ++row) weigh(row, base);
-            multiply<false, true>(work.weights, kTile, work.v, work.dim, count, work.o, work.dim,
-                                  item.num_rows, work.dim);
         }
+    }
+
+    // What to fetch while a tile is worked on: the next one, or the first of the item after this.
+    void list_next(int64_t next) {
+        fetcher.clear();
+        const int64_t last_span = item.end_span * kSpan, end = end_seen();
+        const int64_t stop = last_span < end ? last_span : end;
+        if (next < stop) list_stretches(&fetcher, next, stop < next + kTile ? stop : next + kTile);
+        else if (ahead) PagedTask(args, *ahead, nullptr, work).list_first(&fetcher);
     }
 
     // Merges (o, top, sum) of a span into what is there.
@@ -319,16 +359,16 @@ struct PagedTask {
     }
 
     void start_merging() {
-        for (int64_t row = 0; row < item.num_rows; ++row) {
+        for (int64_t row = 0; row < item.num_rows(); ++row) {
             work.merged_top[row] = -INFINITY;
             work.merged_sum[row] = 0.0f;
         }
-        std::memset(work.merged_o, 0, size_t(item.num_rows * work.dim) * sizeof(float));
+        std::memset(work.merged_o, 0, size_t(item.num_rows() * work.dim) * sizeof(float));
     }
 
     // Divides by the sum of the weights, the sink among them, and writes the rows out.
     void finish() {
-        for (int64_t row = 0; row < item.num_rows; ++row) {
+        for (int64_t row = 0; row < item.num_rows(); ++row) {
             const int64_t place = (first_token + query_of(row)) * args.num_q_heads + head_of(row);
             float top = work.merged_top[row], sum = work.merged_sum[row];
             VF factor = splat(1.0f);
@@ -350,7 +390,7 @@ struct PagedTask {
     }
 
     // One past the last position that a row of this item sees, and the first one.
-    int64_t end_seen() const { return position_of(item.num_rows - 1) + 1; }
+    int64_t end_seen() const { return position_of(item.num_rows() - 1) + 1; }
 
     void run(float* partials) {
         load_queries();
@@ -359,7 +399,7 @@ struct PagedTask {
         for (int64_t span = item.first_span; span < item.end_span; ++span) {
             const int64_t span_end = (span + 1) * kSpan;
             attend(span * kSpan, span_end < end ? span_end : end, seen);
-            for (int64_t row = 0; row < item.num_rows; ++row) {
+            for (int64_t row = 0; row < item.num_rows(); ++row) {
                 const float sum = sum_lanes(load_raw<VF>(work.sums + row * W));
                 const float* o = work.o + row * work.dim;
                 if (item.partial < 0) {
@@ -380,7 +420,7 @@ struct PagedTask {
         start_merging();
         partials += item.partial * (work.dim + 2);
         for (int64_t span = first_seen(0) / kSpan; span * kSpan < end_seen(); ++span)
-            for (int64_t row = 0; row < item.num_rows; ++row, partials += work.dim + 2)
+            for (int64_t row = 0; row < item.num_rows(); ++row, partials += work.dim + 2)
                 merge(row, partials, partials[work.dim], partials[work.dim + 1]);
         finish();
     }
@@ -389,11 +429,11 @@ struct PagedTask {
         return item.partial >= 0 && item.first_span == first_seen(0) / kSpan;
     }
 
-    // Fetches what the item will need first.
-    void fetch_start() const {
+    // What the item will need first.
+    void list_first(Fetcher* to) const {
         const int64_t seen = first_seen(0), first = item.first_span * kSpan;
         const int64_t from = first > seen ? first : seen, next = from / kTile * kTile + kTile;
-        fetch(from, next < end_seen() ? next : end_seen());
+        list_stretches(to, from, next < end_seen() ? next : end_seen());
     }
 };
 
@@ -401,27 +441,29 @@ struct PagedPlan {
     const PagedArgs* args;
     PagedItem* items;
     int64_t num_items;
-    int64_t per_unit;  // items that one thread does one after the other
     int num_threads;
     float* partials;
 };
 
 template <class D>
-void run_unit(void* context, int64_t index) {
+void run_item(void* context, int64_t index) {
     const PagedPlan& plan = *static_cast<const PagedPlan*>(context);
     // From the back: later rows of a prompt see more, and long items should not come last.
-    const PagedItem* end = plan.items + plan.num_items - index * plan.per_unit;
-    const PagedItem* ahead = end - (plan.num_threads + 1) * plan.per_unit;
-    for (const PagedItem* item = end - plan.per_unit; item < end; ++item) {
-        // Most likely the next unit of this thread.
-        if (item + 1 == end && ahead >= plan.items) PagedTask<D>(*plan.args, *ahead).fetch_start();
-        PagedTask<D>(*plan.args, *item).run(plan.partials);
-    }
+    const PagedItem* item = plan.items + plan.num_items - 1 - index;
+    const PagedItem* ahead = item - plan.num_threads;
+    PagedTask<D>(*plan.args, *item, ahead >= plan.items ? ahead : nullptr,
+                 make_work<typename D::T>(plan.args->head_dim))
+        .run(plan.partials);
 }
 
-// Cuts the batch into items, the heads of the same rows and spans side by side. Counts only, if
-// `items` is null.
-inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items,
+// How the batch is cut into items.
+struct PagedCut {
+    bool is_split;   // each span of a long request on its own
+    bool is_joined;  // all heads of few rows together, since they read the same stretches of memory
+};
+
+// Lists the items; counts only, if `items` is null.
+inline int64_t list_items(const PagedArgs& args, PagedCut cut, PagedItem* items,
                           int64_t* num_tiles, int64_t* num_partials) {
     const int64_t group = args.num_q_heads / args.num_kv_heads;
     int64_t count = 0, partials = 0;
@@ -437,14 +479,16 @@ inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items
             const int64_t first_span = seen / kSpan, end_span = (end + kSpan - 1) / kSpan;
             const int64_t num_spans = end_span - first_span;
             *num_tiles += ((end - seen) / kTile + 1) * args.num_kv_heads;
-            const bool is_cut = is_split && num_spans > 1;
+            const bool is_cut = cut.is_split && num_spans > 1;
+            const bool is_joined = cut.is_joined && rows * args.num_kv_heads <= kMaxRows;
+            const int64_t heads = is_joined ? args.num_kv_heads : 1;
             for (int64_t span = first_span; span < end_span; span = is_cut ? span + 1 : end_span)
-                for (int64_t head = 0; head < args.num_kv_heads; ++head, ++count) {
+                for (int64_t head = 0; head < args.num_kv_heads; head += heads, ++count) {
                     if (!items) continue;
-                    const int64_t part = head * num_spans + span - first_span;
-                    items[count] = {int32_t(request), int32_t(head), int32_t(row), int32_t(rows),
-                                    span, is_cut ? span + 1 : end_span,
-                                    is_cut ? partials + part * rows : -1, head == 0};
+                    const int64_t part = head * num_spans + (span - first_span) * heads;
+                    items[count] = {int32_t(request), int32_t(head), int32_t(heads), int32_t(row),
+                                    int32_t(rows), span, is_cut ? span + 1 : end_span,
+                                    is_cut ? partials + part * rows : -1};
                 }
             if (is_cut) partials += num_spans * args.num_kv_heads * rows;
         }
@@ -456,7 +500,8 @@ inline int64_t list_items(const PagedArgs& args, bool is_split, PagedItem* items
 template <class D>
 void merge_item(void* context, int64_t index) {
     const PagedPlan& plan = *static_cast<const PagedPlan*>(context);
-    PagedTask<D> task(*plan.args, plan.items[index]);
+    const PagedWork<typename D::T> work = make_work<typename D::T>(plan.args->head_dim);
+    PagedTask<D> task(*plan.args, plan.items[index], nullptr, work);
     if (task.is_first_part()) task.gather(plan.partials);
 }
 
@@ -465,27 +510,30 @@ constexpr int64_t kMinTilesPerThread = 4;
 
 void paged(const PagedArgs& args, int num_threads) {
     int64_t num_tiles, num_partials;
-    int64_t count = list_items(args, false, nullptr, &num_tiles, &num_partials);
+    PagedCut cut = {false, true};
+    int64_t count = list_items(args, cut, nullptr, &num_tiles, &num_partials);
     if (!count) return;
     if (num_tiles < kMinTilesPerThread * num_threads)
         num_threads = num_tiles / kMinTilesPerThread > 1 ? int(num_tiles / kMinTilesPerThread) : 1;
-    const bool is_split = num_threads > 1 && count < 4 * num_threads;
-    if (is_split) count = list_items(args, true, nullptr, &num_tiles, &num_partials);
+    // Too few items for the threads: long ones are cut, then heads are done apart.
+    cut.is_split = num_threads > 1 && count < 4 * num_threads;
+    if (cut.is_split) {
+        count = list_items(args, cut, nullptr, &num_tiles, &num_partials);
+        cut.is_joined = count >= 2 * num_threads;
+        count = list_items(args, cut, nullptr, &num_tiles, &num_partials);
+    }
     PagedPlan plan;
     plan.args = &args;
     plan.num_items = count;
     plan.num_threads = num_threads;
-    // Heads read the same stretches of memory: one thread does them all if the others have work.
-    const bool is_many = count / args.num_kv_heads >= 2 * num_threads;
-    plan.per_unit = is_many || num_threads == 1 ? args.num_kv_heads : 1;
     plan.items = static_cast<PagedItem*>(scratch(kPlanSlot, size_t(count) * sizeof(PagedItem)));
     const size_t stride = size_t(padded(args.head_dim)) + 2;
     plan.partials = static_cast<float*>(
         scratch(kPartialSlot, size_t(num_partials) * stride * sizeof(float)));
-    list_items(args, is_split, plan.items, &num_tiles, &num_partials);
+    list_items(args, cut, plan.items, &num_tiles, &num_partials);
     with_dtype(args.dtype, [&](auto d) {
         typedef decltype(d) D;
-        run_parallel(count / plan.per_unit, num_threads, run_unit<D>, &plan);
+        run_parallel(count, num_threads, run_item<D>, &plan);
         if (num_partials) run_parallel(count, num_threads, merge_item<D>, &plan);
     });
 }
