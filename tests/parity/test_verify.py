@@ -38,8 +38,9 @@ def test_random_combinations_equal_the_plain_run_bit_by_bit(tiny, family):
     assert sum(result.num_hit_tokens for result in report.results) > 0
 
 
-def test_bfloat16_is_equal_too(tiny):
-    assert verify(tiny("qwen3"), num_points=2, dtype="bfloat16").passed
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v4"])
+def test_bfloat16_is_equal_too(tiny, family):
+    assert verify(tiny(family), num_points=2, dtype="bfloat16").passed
 
 
 def test_without_invariant_kernels_only_close_decisions_may_differ(tiny):

@@ -184,12 +184,14 @@ def _fit_closely(units: Mapping[int | None, _Unit], block_size: int) -> tuple[in
 def _fit_to_rows(units: Mapping[int | None, _Unit], block_size: int) -> tuple[int, BlockSizes]:
     """The group without a window fills its page, and sets the hit granularity alone.
 
-    It is what grows with the context. A window group, which never holds much, takes a divisor of
-    its positions and may leave up to half of a page unused.
+    It is what grows with the context. A window group takes the largest divisor of its positions
+    that fits, and leaves the rest of a page unused.
     """
-    whole = units[None]
+    whole = units.get(None)
+    if whole is None or any(unit.num_tokens > 1 for size, unit in units.items() if size):
+        raise ConfigError("only caches without a window can hold rows of several tokens")
     size = -(-block_size // whole.num_tokens) * whole.num_tokens
-    widest = max(unit.num_bytes for unit in units.values() if unit.num_tokens == 1)
+    widest = max((unit.num_bytes for size, unit in units.items() if size), default=0)
     while size // whole.num_tokens * whole.num_bytes < widest:
         size *= 2
     page_bytes = size // whole.num_tokens * whole.num_bytes

@@ -54,8 +54,8 @@ class DeepseekV3(DecoderModel):
     def is_redundant(self, name: str) -> bool:
         # The layers after the last one predict further tokens and are not part of this model.
         parts = name.split(".")
-        if parts[:2] == ["model", "layers"] and int(parts[2]) >= self.config.num_layers:
-            return True
+        if parts[:2] == ["model", "layers"] and parts[2].isdigit():
+            return int(parts[2]) >= self.config.num_layers or super().is_redundant(name)
         return super().is_redundant(name)
 
 
@@ -81,6 +81,8 @@ def _read_moe(raw: RawConfig) -> MoeConfig:
     for name, only in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
         if (found := raw.text(name, only)) != only:
             raise ModelLoadError(f"{raw.source}: {name} {found!r}; only {only} is supported")
+    if (step := raw.integer("moe_layer_freq", 1)) != 1:
+        raise raw.malformed("moe_layer_freq", step, "1: experts in every layer after the first")
     return MoeConfig(
         num_experts=num_experts,
         num_experts_per_token=top_k,

@@ -53,7 +53,6 @@ class V4Config:
     rope: RopeConfig
     """Of layers that compress nothing."""
     compress_rope: RopeConfig
-    tie_word_embeddings: bool = False
 
     @property
     def attention_scale(self) -> float:
@@ -116,6 +115,8 @@ def read_v4_config(raw: RawConfig) -> V4Config:
         raise ModelLoadError(
             f"{raw.source}: kv_source_layer_ids is a field of DeepSeek-V4.1, not of V4"
         )
+    if raw.flag("tie_word_embeddings", False):
+        raise ModelLoadError(f"{raw.source}: tie_word_embeddings is not supported")
     num_layers, head_dim = raw.size("num_hidden_layers"), raw.size("head_dim")
     rope_head_dim = raw.size("qk_rope_head_dim")
     if rope_head_dim > head_dim or rope_head_dim % 2:
@@ -181,6 +182,8 @@ def _read_moe(raw: RawConfig, num_layers: int) -> MoeConfig:
     num_experts, top_k = raw.size("n_routed_experts"), raw.size("num_experts_per_tok")
     if top_k > num_experts:
         raise raw.malformed("num_experts_per_tok", top_k, f"at most {num_experts} experts")
+    if (method := raw.text("topk_method", "noaux_tc")) != "noaux_tc":
+        raise ModelLoadError(f"{raw.source}: topk_method {method!r}; only noaux_tc is supported")
     if (scoring := raw.text("scoring_func", "sqrtsoftplus")) != "sqrtsoftplus":
         raise ModelLoadError(
             f"{raw.source}: scoring_func {scoring!r}; only sqrtsoftplus is supported"

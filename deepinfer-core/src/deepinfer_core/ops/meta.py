@@ -40,7 +40,8 @@ class AttentionMeta:
     seq_len_bounds: Sequence[int]
     """Host, at least `seq_lens`."""
     plans: dict[str, Any] = field(default_factory=dict)
-    """Results of `KernelSpec.plan`, by `BoundOp.plan_key`."""
+    """What layers share in a step: results of `KernelSpec.plan` by `BoundOp.plan_key`, and the
+    lists of `ops.rows` by names of their own."""
 
     def plan_for(self, bound: BoundOp) -> object | None:
         """What the kernel's `plan` made of this batch; made by the first layer that asks."""

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.staging import to_device
 
 T = TypeVar("T")
 
@@ -28,25 +30,28 @@ class ClosedGroups:
     """[E] int64, counted from the start of the request; any number where there is none."""
     slots: Tensor
     """[E] int32 of the compressed row; -1 = there is none."""
+    positions: Tensor
+    """[E] int64 of the first token; 0 where there is no group."""
 
 
 def token_requests(meta: AttentionMeta) -> Tensor:
     """[T] int64: which request each token belongs to."""
 
     def make() -> Tensor:
-        lens = torch.tensor(meta.query_lens, dtype=torch.int64)
-        owners = torch.repeat_interleave(lens)
-        return owners.to(meta.positions.device, non_blocking=True)
+        lens = np.array(meta.query_lens, dtype=np.int64)
+        owners = np.repeat(np.arange(len(lens)), lens)
+        return to_device(owners, meta.positions.device)
 
     return _once(meta, "token_requests", make)
 
 
 def slots_of(meta: AttentionMeta, requests: Tensor, positions: Tensor) -> Tensor:
     """Slots int64 of positions [N, ...] of requests [N]. Positions out of range give any slot."""
-    last = meta.block_tables.shape[1] - 1
-    columns = torch.div(positions, meta.block_size, rounding_mode="floor").clamp_(0, last)
-    tables = meta.block_tables.index_select(0, requests).long()
-    blocks = tables.gather(1, columns.flatten(1) if positions.dim() > 1 else columns[:, None])
+    width = meta.block_tables.shape[1]
+    columns = torch.div(positions, meta.block_size, rounding_mode="floor").clamp_(0, width - 1)
+    # LAYOUT: column of a request in the flat tables; a row of them per position would be large.
+    columns += (requests * width).view(-1, *[1] * (positions.dim() - 1))
+    blocks = meta.block_tables.flatten().index_select(0, columns.flatten()).long()
     return blocks.view(positions.shape) * meta.block_size + positions % meta.block_size
 
 
@@ -84,10 +89,10 @@ def closed_groups(meta: AttentionMeta, tokens_per_row: int) -> ClosedGroups:
 
     def make() -> ClosedGroups:
         device, size = meta.positions.device, tokens_per_row
-        counts = torch.tensor([-(-count // size) for count in meta.query_lens])
-        requests = torch.repeat_interleave(counts)
-        order = torch.arange(len(requests)) - (counts.cumsum(0) - counts)[requests]
-        requests, order = (x.to(device, non_blocking=True) for x in (requests, order))
+        counts = -(-np.array(meta.query_lens, dtype=np.int64) // size)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        order = to_device(np.arange(len(owners)) - (counts.cumsum() - counts)[owners], device)
+        requests = to_device(owners, device)
         first, end = (
             meta.positions.index_select(0, (meta.cu_seqlens_q[i:][requests] - i).long())
             for i in (0, 1)
@@ -95,7 +100,8 @@ def closed_groups(meta: AttentionMeta, tokens_per_row: int) -> ClosedGroups:
         groups = first // size + order
         exists = groups * size + size - 1 <= end
         slots = slots_of(meta, requests, groups * size) // size
-        return ClosedGroups(requests, groups, torch.where(exists, slots, -1).int())
+        slots = torch.where(exists, slots, -1).int()
+        return ClosedGroups(requests, groups, slots, torch.where(exists, groups * size, 0))
 
     return _once(meta, f"closed_groups/{tokens_per_row}", make)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
 from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.kv.tables import max_tokens_held
 from deepinfer_core.runtime.batch import LayerCache
 
 logger = logging.getLogger(__name__)
@@ -57,9 +58,9 @@ def choose_num_blocks(
             free_bytes=free_bytes,
             hint="raise cache.memory_fraction, lower cache.num_blocks or cache.block_size",
         )
-    tokens = (num_blocks - 1) * layout.groups[0].block_size
+    tokens = max_tokens_held(layout.groups, num_blocks - 1)
     logger.info(
-        "KV pool: %d blocks of %d bytes (%s) = %.2f GiB, room for %d tokens of group 0",
+        "KV pool: %d blocks of %d bytes (%s) = %.2f GiB, room for one request of %d tokens",
         num_blocks, layout.page_bytes, arithmetic, wanted_bytes / 2**30, tokens,
     )  # fmt: skip
     return num_blocks

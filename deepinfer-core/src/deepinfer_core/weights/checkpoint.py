@@ -21,9 +21,7 @@ from deepinfer_core.weights.gguf_reader import GGUFSource
 from deepinfer_core.weights.hf_checkpoint import read_hf_info
 from deepinfer_core.weights.hub import download_checkpoint, is_hub_id
 from deepinfer_core.weights.model_info import ModelInfo
-from deepinfer_core.weights.quant.fp8_block import Fp8Block
-from deepinfer_core.weights.quant.mxfp4 import Mxfp4
-from deepinfer_core.weights.quant.source import QuantizedSource
+from deepinfer_core.weights.quant.schemes import decode
 from deepinfer_core.weights.safetensors_reader import SafetensorsSource
 from deepinfer_core.weights.source import TensorSource
 
@@ -41,7 +39,8 @@ class Checkpoint:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Read tensor after tensor under Hugging Face names, in the checkpoint's own dtype.
 
-        Nothing when the weights are random. Each tensor is a fresh copy on the CPU.
+        Nothing when the weights are random. Each tensor is a fresh copy on the CPU; integers are
+        int64.
 
         Raises:
             ModelLoadError: a file cannot be read.
@@ -49,7 +48,8 @@ class Checkpoint:
         if self.source is None:
             return
         for name, entry in self.source.entries.items():
-            tensor = torch.empty(entry.shape, dtype=getattr(torch, self.info.dtype))
+            name_of_dtype = self.info.dtype if entry.is_loadable else "int64"
+            tensor = torch.empty(entry.shape, dtype=getattr(torch, name_of_dtype))
             self.source.read_into(name, tensor)
             yield name, tensor
 
@@ -83,17 +83,12 @@ def open_checkpoint(
         if load_format == "gguf":
             raise ModelLoadError(f"{local} is a directory; load_format gguf wants a file")
         info = read_hf_info(local, registry)
-        return Checkpoint(info, None if load_format == "dummy" else _open_safetensors(local, info))
+        if load_format == "dummy":
+            return Checkpoint(info, None)
+        return Checkpoint(info, decode(SafetensorsSource(local), info.fp8_block_size))
     if load_format == "safetensors":
         raise ModelLoadError(f"{local} is a file; load_format safetensors wants a directory")
     return _open_gguf(local, registry, is_dummy=load_format == "dummy")
-
-
-def _open_safetensors(directory: Path, info: ModelInfo) -> TensorSource:
-    source = SafetensorsSource(directory)
-    if info.fp8_block_size is None:
-        return source
-    return QuantizedSource(source, [Fp8Block(info.fp8_block_size), Mxfp4()])
 
 
 def _open_gguf(path: Path, registry: ModelRegistry, *, is_dummy: bool) -> Checkpoint:

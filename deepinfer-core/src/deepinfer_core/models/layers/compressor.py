@@ -90,7 +90,5 @@ class Compressor(nn.Module):
         members = raw_rows(raw_meta, closed, self.ratio, 2 if self.overlaps else 1)
         pooled = self.pool(raw_cache.k_cache.squeeze(2), members, self.ape, self.overlaps)
         rows = self.norm(pooled.to(self.dtype)).unsqueeze(1)
-        # A row stands where its first token stands; what is no row stands nowhere.
-        positions = torch.where(closed.slots >= 0, closed.groups * self.ratio, 0)
-        rows = self.rope(rows, positions, cos_sin)
+        rows = self.rope(rows, closed.positions, cos_sin)
         self.store_rows(rows, None, row_cache.k_cache, None, closed.slots)

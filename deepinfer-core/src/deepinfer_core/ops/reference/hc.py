@@ -8,6 +8,9 @@ from torch import Tensor
 from deepinfer_core.ops.reference.invariant_gemm import dense
 from deepinfer_core.ops.reference.lanes import elementwise
 
+PIECE = 8192
+"""Numbers of a row that are summed at once."""
+
 
 def pre(
     streams: Tensor,
@@ -51,7 +54,10 @@ def head(
 
 def _project(streams: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
     flat = streams.flatten(1).float()
-    inverse_rms = torch.rsqrt(flat.square().mean(dim=1, keepdim=True) + norm_eps)
+    # In pieces, since torch shares the sum of one long row out between threads.
+    pieces = [piece.square().sum(dim=1, keepdim=True) for piece in torch.split(flat, PIECE, dim=1)]
+    mean = _sum(torch.stack(pieces), 0).squeeze(0) / flat.shape[1]
+    inverse_rms = torch.rsqrt(mean + norm_eps)
     return dense(flat, fn) * inverse_rms
 
 

@@ -70,6 +70,7 @@ def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool)
     """See `deepinfer_core.ops.specs.kv.compress`."""
     size, width = position_bias.shape
     raw = read_slots(cache, rows.long().clamp(min=0).flatten()).view(*rows.shape, 2 * width)
+    raw = raw.masked_fill((rows < 0).unsqueeze(2), 0.0)  # what stands for no row may be nan
     values, gates = raw[..., :width], raw[..., width:]
     if overlaps:
         half = width // 2

@@ -75,6 +75,8 @@ class _State:
 
     def add(self, queries: Tensor, keys: Tensor, is_hidden: Tensor) -> None:
         """queries [tile, H, D], keys [tile, SPLIT, D], is_hidden [tile, SPLIT]."""
+        # What stands for no row may be nan, and nan times nothing is nan.
+        keys = keys.masked_fill(is_hidden.unsqueeze(2), 0.0)
         hidden = is_hidden.unsqueeze(1)
         scores = torch.bmm(queries, keys.transpose(1, 2)).masked_fill_(hidden, self.lowest)
         peak = torch.maximum(self.peak, scores.amax(dim=-1, keepdim=True))

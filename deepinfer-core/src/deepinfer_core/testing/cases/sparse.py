@@ -145,7 +145,7 @@ def _sparse(
     caches = [cache.squeeze(2) for cache in make_cache(geometry, NUM_BLOCKS, between, make)]
     lists = []
     for cache in caches:
-        cache[0], cache[NUM_BLOCKS - 1] = 2e4, float("nan")
+        cache[0] = cache[NUM_BLOCKS - 1] = float("nan")
         rows = make.integers(size, (NUM_BLOCKS - 1) * size, num_tokens, num_rows, dtype=torch.int32)
         rows[:, -2:] = -1  # lists of any length end like this
         if num_tokens > 1:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.weights.quant.scales import POWERS, check_scales, read_scales
 from deepinfer_core.weights.source import TensorEntry, TensorSource
 
@@ -29,6 +30,8 @@ class Mxfp4:
         scale = entries.get(scale_name)
         if entry.dtype != BYTES or scale is None or scale.dtype != POWERS:
             return None
+        if len(entry.shape) != 2:
+            raise ModelLoadError(f"{name}: FP4 tensors are matrices, found {list(entry.shape)}")
         num_rows, num_bytes = entry.shape
         check_scales(name, scale_name, (num_rows, 2 * num_bytes // GROUP), entries)
         return scale_name
