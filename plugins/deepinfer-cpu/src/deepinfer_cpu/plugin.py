@@ -1,4 +1,4 @@
-"""What this plugin has. Light: neither torch nor the library is loaded before a kernel is asked."""
+"""What this plugin has. Light: the library is loaded when an engine is made or a kernel asked."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ end and looks addresses up less often.
 from __future__ import annotations
 
 import mmap
+import threading
 
 import torch
 from deepinfer_core.plugin_api import Problem
@@ -53,19 +54,24 @@ class Arenas:
     def __init__(self) -> None:
         self._arena: Tensor | None = None
         self._used = 0
+        self._lock = threading.Lock()  # engines may load at the same time
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """An uninitialised tensor whose memory begins at a multiple of 64 bytes."""
         num_bytes = torch.Size(shape).numel() * dtype.itemsize
-        if self._arena is None or self._used + num_bytes > len(self._arena):
-            self._arena, self._used = _map(max(num_bytes, ARENA_BYTES)), 0
-        piece = self._arena[self._used : self._used + num_bytes]
-        self._used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            if self._arena is None or self._used + num_bytes > len(self._arena):
+                self._arena, self._used = _map(max(num_bytes, ARENA_BYTES)), 0
+            piece = self._arena[self._used : self._used + num_bytes]
+            self._used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return piece.view(dtype).view(shape)
 
 
 def _map(num_bytes: int) -> Tensor:
-    pages = mmap.mmap(-1, num_bytes)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    # Private: the system treats shared pages like files, and keeps those small.
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.uint8)
