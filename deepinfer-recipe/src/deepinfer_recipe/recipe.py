@@ -130,8 +130,12 @@ class DeepseekRecipe:
         body = {**chat, "model": str(chat.get("model", "model"))}
         promotes_reasoning = check_bool("promotes_reasoning", body.pop("promotes_reasoning", False))
         if body.pop("continue_final_message", False):
-            *earlier, last = body["messages"]
-            body["messages"] = [*earlier, {**last, "prefix": True}]
+            messages = body.get("messages")
+            if not isinstance(messages, list | tuple) or not messages:
+                raise ValueError(
+                    "continue_final_message continues the last message; messages is empty"
+                )
+            body["messages"] = [*messages[:-1], {**messages[-1], "prefix": True}]
         options = ConversionOptions().with_model_versions_by_name({body["model"]: self._version})
         request = ChatCompletionRequest(body).convert(options)
         rendered = self._encoding.render_conversation(request.conversation)

@@ -322,3 +322,9 @@ def test_conversations_of_a_real_engine_go_on(llm, tokenizer):
         ]
     assert messages[-1]["content"] == "It is sunny."
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("messages", [[], None])
+def test_continuing_needs_a_message(recipe, messages):
+    with pytest.raises(ValueError, match="continue_final_message continues the last message"):
+        recipe.encode({"messages": messages, "continue_final_message": True})
