@@ -12,6 +12,7 @@ TORCH  := torch==2.13.0
 
 PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-cpu plugins/deepinfer-example
 SOURCES  := $(addsuffix /src,$(PACKAGES))
+CPP_SOURCES := $(wildcard plugins/deepinfer-cpu/src/deepinfer_cpu/csrc/*)  # compiled at install
 
 .PHONY: demo test check docs bench model install dev clean
 
@@ -33,7 +34,7 @@ install: $(VENV)/installed
 dev: $(VENV)/dev
 
 # pip 25.1 is the first that installs dependency groups.
-$(VENV)/installed: $(addsuffix /pyproject.toml,$(PACKAGES))
+$(VENV)/installed: $(addsuffix /pyproject.toml,$(PACKAGES)) $(CPP_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet $(TORCH)
