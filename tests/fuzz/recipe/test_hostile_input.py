@@ -102,7 +102,8 @@ def places(value):
 
 def edited(body, edits):
     body = copy.deepcopy(body)
-    for number, kind, value in edits:
+    for number, kind, drawn in edits:
+        value = copy.deepcopy(drawn)  # or a later edit may put it into itself
         found = list(places(body))[:2000]
         if not found:
             break
