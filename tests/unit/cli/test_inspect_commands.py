@@ -207,7 +207,10 @@ def test_explain_loads_the_plugins_that_are_named(run, model, monkeypatch):
     assert asked == [(("acme", "other"), ("bad",)), (None, ())]
 
 
-def test_explain_prints_json_and_a_table(run, model):
+def test_explain_prints_json_and_a_table(run, model, monkeypatch):
+    # Whatever is installed beside core would serve, too.
+    alone = PluginHost(load_entry_points=False)
+    monkeypatch.setattr("deepinfer_core.cli.kernels_explain.PluginHost", lambda **_: alone)
     answer = json.loads(run("kernels", "explain", model, "--dtype", "float32", "--json"))
     assert answer["dtype"] == "float32"
     (attend, *_) = [op for op in answer["ops"] if op["op"] == "attn.paged"]
