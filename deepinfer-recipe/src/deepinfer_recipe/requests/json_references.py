@@ -12,6 +12,7 @@ from enum import Flag, auto
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
+from ..jsontext import dumps_compact
 from .json_draft import Draft, SchemaError
 
 _SCHEMAS = (
@@ -62,6 +63,9 @@ def applied_schemas(root: Any, draft: Draft, known: frozenset[str]) -> Iterator[
         hides_siblings = False
         for keyword in (*draft.references, "$dynamicRef") if tracked else draft.references:
             reference = schema.get(keyword)
+            if keyword in schema and not isinstance(reference, str):
+                # Draft 4 says nothing of references; those of schemas in use must be text.
+                raise SchemaError(f'{dumps_compact(reference)} is not of type "string"')
             if isinstance(reference, str):
                 todo.append((index.resolve(reference, base), base, True, tracked))
                 hides_siblings = draft.ref_hides_siblings

@@ -241,7 +241,7 @@ def _table(**groups: tuple[Check, str]) -> dict[str, Check]:
 
 _DRAFT_4 = _table(
     addresses=(_uri_reference, "id"),
-    strings=(_typed("string"), "$schema title description format $ref"),
+    strings=(_typed("string"), "$schema title description format"),
     numbers=(_typed("number"), "maximum minimum"),
     positive=(_positive, "multipleOf"),
     booleans=(_typed("boolean"), "exclusiveMaximum exclusiveMinimum uniqueItems"),

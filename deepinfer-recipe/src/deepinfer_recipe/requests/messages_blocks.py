@@ -53,6 +53,8 @@ class MessageConverter:
         for index, message in enumerate(messages):
             content = message.content
             blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            if not blocks and message.role == "assistant":
+                self._require_answers(f"messages.{index}: ")
             if not blocks and message.role != "system":
                 raise bad_request(f"messages.{index}: all messages must have non-empty content")
             missing_before = bool(self._missing)

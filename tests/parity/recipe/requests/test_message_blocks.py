@@ -19,7 +19,7 @@ BLOCKS = [
     {"type": "server_tool_use", "id": "9", "name": "web_search", "input": {}},
     {"type": "web_search_tool_result", "tool_use_id": "9", "content": []},
 ]
-MESSAGES = [[block] for block in BLOCKS] + [
+MESSAGES = [[], *([block] for block in BLOCKS)] + [
     list(pair) for pair in itertools.product(BLOCKS, repeat=2)
 ]
 TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
