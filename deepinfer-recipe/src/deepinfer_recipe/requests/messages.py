@@ -75,12 +75,15 @@ def _convert(body: MessagesBody, options: ConversionOptions) -> ConversationRequ
     )
     if not body.messages:
         raise bad_request("messages: at least one message is required")
-    tools = check_tools(declared, body.tool_choice)
+    wish = body.tool_choice
+    tools = check_tools(declared, wish)
     dropped = [tool.server_name for tool in body.tools if tool.client is None]
-    if dropped and not declared and body.tool_choice.function not in (None, *dropped):
-        raise unknown_choice(str(body.tool_choice.function))
-    choice = check_choice(body.tool_choice, declared, thinking=thinking)
-    tools = keep_chosen(tools, body.tool_choice)
+    if dropped and not declared and wish.function not in (None, *dropped):
+        raise unknown_choice(str(wish.function))
+    if wish.function in dropped:
+        wish = replace(wish, mode="auto", function=None)  # a choice of what is dropped is none
+    choice = check_choice(wish, declared, thinking=thinking)
+    tools = keep_chosen(tools, wish)
     messages = keep_known_tools(messages, tools)
     if body.system is not None:
         text = body.system if isinstance(body.system, str) else SEPARATOR.join(body.system)

@@ -43,3 +43,22 @@ def test_draft_4_says_nothing_of_references_that_nobody_uses(schema, is_valid):
     else:
         with pytest.raises(api.ConversionError):
             request.convert(api.ConversionOptions())
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_choice_of_a_dropped_search_is_no_choice(has_own):
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    tools += [{"name": "g", "input_schema": {"type": "object"}}] * has_own
+    tools += [{"type": "web_search_20250305", "name": "g"}]
+    body = {
+        "model": MODEL,
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "x"}],
+        "thinking": {"type": "disabled"},
+        "tools": tools,
+        "tool_choice": {"type": "tool", "name": "g"},
+    }
+    options = api.ConversionOptions(messages_web_search=api.WebSearchBehavior.Drop)
+    conversation = api.MessagesRequest(body).convert(options).conversation
+    assert conversation.tool_choice == "auto"
+    assert [tool.name for tool in conversation.tools] == ["f", "g"][: 1 + has_own]
