@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..conversation import Conversation, SystemMessage, ToolDefinition
@@ -24,6 +25,7 @@ from .settings import (
     upper_bound,
 )
 from .tools import (
+    Choice,
     check_choice,
     check_name,
     check_tools,
@@ -75,13 +77,8 @@ def _convert(body: MessagesBody, options: ConversionOptions) -> ConversationRequ
     )
     if not body.messages:
         raise bad_request("messages: at least one message is required")
-    wish = body.tool_choice
-    tools = check_tools(declared, wish)
-    dropped = [tool.server_name for tool in body.tools if tool.client is None]
-    if dropped and not declared and wish.function not in (None, *dropped):
-        raise unknown_choice(str(wish.function))
-    if wish.function in dropped:
-        wish = replace(wish, mode="auto", function=None)  # a choice of what is dropped is none
+    tools = check_tools(declared, body.tool_choice)
+    wish = _wish(body, declared)
     choice = check_choice(wish, declared, thinking=thinking)
     tools = keep_chosen(tools, wish)
     messages = keep_known_tools(messages, tools)
@@ -113,6 +110,19 @@ def _convert(body: MessagesBody, options: ConversionOptions) -> ConversationRequ
         parsing_options=parsing_options(conversation, stop, options.special_tokens),
         stream=body.stream,
     )
+
+
+def _wish(body: MessagesBody, declared: Sequence[ToolDefinition]) -> Choice:
+    """Return the choice of a tool; one of what is dropped is none.
+
+    Raises:
+        ConversionError: it names what is not there.
+    """
+    wish = body.tool_choice
+    dropped = [tool.server_name for tool in body.tools if tool.client is None]
+    if dropped and not declared and wish.function not in (None, *dropped):
+        raise unknown_choice(str(wish.function))
+    return replace(wish, mode="auto", function=None) if wish.function in dropped else wish
 
 
 def _declared_tools(
