@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -76,17 +77,24 @@ def mla(
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.mla`."""
-    # One key head, whose values are its keys: what they hold beyond the latent is cut off.
-    rows = cache.unsqueeze(2)
-    q = torch.cat((q_latent, q_rope), dim=-1)
-    result = paged(q, rows, rows, meta, scale, plan=plan, return_lse=return_lse)
-    return take_latent(result, q_latent.shape[2])
+    return attend_latents(paged, q_latent, q_rope, cache, meta, scale, plan, return_lse)
 
 
-def take_latent(
-    result: Tensor | tuple[Tensor, Tensor], rank: int
+def attend_latents(
+    attend: Callable[..., Tensor | tuple[Tensor, Tensor]],
+    q_latent: Tensor,
+    q_rope: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None,
+    return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The first `rank` dims of o, which stands alone or with the normaliser."""
+    """`attn.mla` over any `attn.paged`."""
+    # One key head, whose values are its keys: what they hold beyond the latent is cut off.
+    rows, rank = cache.unsqueeze(2), q_latent.shape[2]
+    q = torch.cat((q_latent, q_rope), dim=-1)
+    result = attend(q, rows, rows, meta, scale, plan=plan, return_lse=return_lse)
     if isinstance(result, Tensor):
         return result[..., :rank]
     return result[0][..., :rank], result[1]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
-from deepinfer_core.ops.reference.attn import take_latent
+from deepinfer_core.ops.reference.attn import attend_latents
 from deepinfer_core.ops.reference.invariant_plan import InvariantPlan, plan_paged
 from deepinfer_core.ops.reference.lanes import elementwise
 
@@ -65,10 +65,7 @@ def mla(
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.mla`."""
-    rows = cache.unsqueeze(2)
-    q = torch.cat((q_latent, q_rope), dim=-1)
-    result = paged(q, rows, rows, meta, scale, plan=plan, return_lse=return_lse)
-    return take_latent(result, q_latent.shape[2])
+    return attend_latents(paged, q_latent, q_rope, cache, meta, scale, plan, return_lse)
 
 
 def _make_tiles(by_request: Tensor, num_kv_heads: int, tile_queries: int) -> Tensor:
