@@ -35,6 +35,18 @@ class AttentionBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRows:
+    """Which tokens of a step stand for images, and what takes the place of their embeddings."""
+
+    is_image: Tensor
+    """[T] bool"""
+    embeddings: Tensor
+    """[N, hidden_size], in the model's dtype."""
+    rows: Tensor
+    """[N] int64, ascending: the tokens of the step that `embeddings` belong to."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """One step's packed tokens. A model sees this and nothing else."""
 
@@ -43,3 +55,5 @@ class ForwardBatch:
     positions: Tensor
     """[T] int64"""
     attention: AttentionBatch
+    images: ImageRows | None = None
+    """None where no token of the step stands for an image."""
