@@ -10,7 +10,7 @@ import atexit
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -24,9 +24,29 @@ from deepinfer_core.testing.checks import Check
 from deepinfer_core.testing.subject import Subject
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
-FAMILIES = ("llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v3", "deepseek_v32")
-"""Grouped heads, a window, normalised heads, experts, latents, sparse latents."""
-PROMPT_LENGTHS = (1, 16, 17, 40, 61)
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is asked of a tiny model, and how many blocks its pools have."""
+
+    prompt_lengths: Sequence[int] = (1, 16, 17, 40, 61)
+    num_blocks: int = 64
+    """Room for all prompts at once."""
+    few_blocks: int = 9
+    """Room for some of them, which outgrow it."""
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(),
+    "qwen3": Family(),
+    "qwen3_moe": Family(),
+    "deepseek_v3": Family(),
+    "deepseek_v32": Family(),
+    # Prompts that close groups of 128 tokens, of which prefix hits are multiples.
+    "deepseek_v4": Family((1, 25, 127, 259), num_blocks=256, few_blocks=13),
+}
+"""Grouped heads, a window, normalised heads, experts, latents, sparse latents, compressed rows."""
 NUM_TOKENS = 24
 """Enough for requests to outgrow a pool that they were admitted to."""
 PLAIN: Mapping[str, Any] = {
@@ -34,7 +54,6 @@ PLAIN: Mapping[str, Any] = {
     "max_num_seqs": 1,
     "prefix_caching": False,
     "overlap": False,
-    "num_blocks": 64,
     "num_threads": 1,
 }
 
@@ -48,6 +67,7 @@ class Mode:
 
     settings: Mapping[str, Any]
     num_samples: int = 1
+    has_few_blocks: bool = False
     rounds: int = 1
     """How often the prompts are run on one engine."""
     proof: Callable[[RequestOutput], bool] | None = None
@@ -64,7 +84,8 @@ MODES: dict[str, Mode] = {
         proof=lambda output: output.metrics.num_cached_tokens > 0,
     ),
     "preemption": Mode(
-        {**PLAIN, "max_num_seqs": 8, "num_blocks": 9},
+        {**PLAIN, "max_num_seqs": 8},
+        has_few_blocks=True,
         proof=lambda output: output.metrics.num_preemptions > 0,
     ),
     "two-samples": Mode(
@@ -83,10 +104,16 @@ def list_engine_checks(subject: Subject) -> Iterator[Check]:
 
 def _check_mode(subject: Subject, family: str, mode: Mode) -> None:
     expected = _plain_answers(family, mode.num_samples)
-    settings = {**mode.settings, "kind": subject.device.kind, "kernels": _overrides(subject)}
+    asked = FAMILIES[family]
+    settings = {
+        **mode.settings,
+        "num_blocks": asked.few_blocks if mode.has_few_blocks else asked.num_blocks,
+        "kind": subject.device.kind,
+        "kernels": _overrides(subject),
+    }
     with LLM(_checkpoint(family), host=subject.host, **settings) as llm:
         for _ in range(mode.rounds):
-            outputs = _generate(llm, mode.num_samples)
+            outputs = _generate(llm, asked, mode.num_samples)
             for number, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
                 found = _answer(output)
                 assert found == wanted, f"prompt {number}: {found}, the plain run gives {wanted}"
@@ -114,14 +141,15 @@ def _checkpoint(family: str) -> Path:
 
 @cache
 def _plain_answers(family: str, num_samples: int) -> list[Answer]:
-    host = PluginHost(load_entry_points=False)
-    with LLM(_checkpoint(family), host=host, kind="cpu", **PLAIN) as llm:
-        return [_answer(output) for output in _generate(llm, num_samples)]
+    asked, host = FAMILIES[family], PluginHost(load_entry_points=False)
+    settings = {**PLAIN, "num_blocks": asked.num_blocks}
+    with LLM(_checkpoint(family), host=host, kind="cpu", **settings) as llm:
+        return [_answer(output) for output in _generate(llm, asked, num_samples)]
 
 
-def _generate(llm: LLM, num_samples: int) -> list[RequestOutput]:
+def _generate(llm: LLM, asked: Family, num_samples: int) -> list[RequestOutput]:
     draw = random.Random(0)
-    prompts = [[draw.randrange(3, 300) for _ in range(n)] for n in PROMPT_LENGTHS]
+    prompts = [[draw.randrange(3, 300) for _ in range(n)] for n in asked.prompt_lengths]
     params = {
         "temperature": 0.0 if num_samples == 1 else 0.8,
         "seed": 1,
