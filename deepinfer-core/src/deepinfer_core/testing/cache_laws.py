@@ -56,7 +56,8 @@ def check_paged_rows(trial: Trial) -> None:
             *caches,
             make_meta(requests, bounds, tables, size, make.device),
         )
-        return list(torch.split(run(bound, kwargs | extras), [n for _, _, n in chunks]))
+        parts = [part.flatten(1) for part in flatten(run(bound, kwargs | extras))]
+        return list(torch.split(torch.cat(parts, dim=1), [n for _, _, n in chunks]))
 
     if is_varlen:
         whole = [attend([(s, 0, n)])[0] for s, n in enumerate(lengths)]

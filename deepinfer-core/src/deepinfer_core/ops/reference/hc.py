@@ -20,7 +20,8 @@ def pre(
     norm_eps: float,
     eps: float,
     num_iters: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    previous: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     """See `deepinfer_core.ops.specs.hc.pre`."""
     n = streams.shape[1]
     z = _project(streams, fn, norm_eps)
@@ -33,7 +34,9 @@ def pre(
     for _ in range(num_iters - 1):
         mix = mix / (_sum(mix, 2) + eps)
         mix = mix / (_sum(mix, 1) + eps)
-    return _collapse(streams, weights), post_weights, mix
+    if previous is None:
+        return collapse(streams, weights), post_weights, mix
+    return collapse(streams, previous), post_weights, mix, weights
 
 
 def post(y: Tensor, streams: Tensor, post: Tensor, mix: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ def head(
     streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm_eps: float, eps: float
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.hc.head`."""
-    return _collapse(streams, _sigmoid(_project(streams, fn, norm_eps) * scale + base) + eps)
+    return collapse(streams, _sigmoid(_project(streams, fn, norm_eps) * scale + base) + eps)
 
 
 def _project(streams: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
@@ -61,7 +64,8 @@ def _project(streams: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
     return dense(flat, fn) * inverse_rms
 
 
-def _collapse(streams: Tensor, weights: Tensor) -> Tensor:
+def collapse(streams: Tensor, weights: Tensor) -> Tensor:
+    """See `deepinfer_core.ops.specs.hc.collapse`."""
     total = weights[:, :1] * streams[:, 0].float()
     for i in range(1, streams.shape[1]):
         total = total + weights[:, i : i + 1] * streams[:, i].float()

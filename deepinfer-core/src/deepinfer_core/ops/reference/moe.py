@@ -23,11 +23,15 @@ def route(
     renormalize: bool = True,
     scale: float = 1.0,
     hash_ids: Tensor | None = None,
+    image_bias: Tensor | None = None,
+    is_image: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.moe.route`."""
     scores = _score(logits, scoring)
     if hash_ids is not None:
         return _weigh(scores, hash_ids.long(), renormalize, scale)
+    if bias is not None and image_bias is not None and is_image is not None:
+        bias = torch.where(is_image.unsqueeze(1), image_bias, bias)
     ranked = scores if bias is None else scores + bias
     if num_groups > 1:
         ranked = _keep_groups(ranked, num_groups, top_groups, 1 if bias is None else 2)

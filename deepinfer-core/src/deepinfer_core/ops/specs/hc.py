@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@op("hc.pre", major=1, tier=2)
+@op("hc.pre", major=1, tier=2, features={"delayed"})
 def pre(
     streams: Tensor,
     fn: Tensor,
@@ -25,7 +25,8 @@ def pre(
     norm_eps: float,
     eps: float,
     num_iters: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    previous: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     """Work out a sublayer's coefficients, and collapse the streams into its input.
 
     With z = fn . vec(streams) / rms(vec(streams)): pre = sigmoid(scale0 z + base) + eps, post =
@@ -40,10 +41,12 @@ def pre(
         norm_eps: added to the mean square before the root.
         eps: floor of coefficients and sums.
         num_iters: at least 1.
+        previous: [T, n] float32, the pre of the sublayer before, to collapse with instead of
+            this one's, which the next sublayer wants (feature `delayed`, DeepSeek-V4.1).
 
     Returns:
         u [T, D] in the dtype of streams, the sum of pre_i times stream i; post [T, n] float32;
-        mix [T, n, n] float32.
+        mix [T, n, n] float32; with `previous` also pre [T, n] float32.
     """
 
 
@@ -75,4 +78,17 @@ def head(
 
     Returns:
         [T, D] in the dtype of streams.
+    """
+
+
+@op("hc.collapse", major=1, tier=2)
+def collapse(streams: Tensor, weights: Tensor) -> Tensor:
+    """Collapse the streams with given coefficients.
+
+    Args:
+        streams: [T, n, D].
+        weights: [T, n] float32.
+
+    Returns:
+        [T, D] in the dtype of streams: the sum of weight i times stream i, in float32.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "moe.route",
     major=1,
     tier=0,
-    features={"bias", "groups", "renormalize", "sigmoid", "sqrtsoftplus", "hash_ids"},
+    features={"bias", "image_bias", "groups", "renormalize", "sigmoid", "sqrtsoftplus", "hash_ids"},
 )
 def route(
     logits: Tensor,
@@ -29,6 +29,8 @@ def route(
     renormalize: bool = True,
     scale: float = 1.0,
     hash_ids: Tensor | None = None,
+    image_bias: Tensor | None = None,
+    is_image: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Choose the experts of each token and their weights.
 
@@ -45,6 +47,9 @@ def route(
         scale: factor of the weights, applied last.
         hash_ids: [T, top_k] int32, the experts of each token, chosen beforehand: only the weights
             come from the logits (feature `hash_ids`); or None.
+        image_bias: [E] float32, instead of `bias` for tokens of images (feature `image_bias`);
+            or None.
+        is_image: [T] bool, which tokens those are; None = none of them.
 
     Returns:
         ids [T, top_k] int32, and weights [T, top_k] float32, the scores without bias; in

@@ -36,7 +36,17 @@ def _project(streams: Tensor, kwargs: dict[str, Tensor]) -> Tensor:
     return flat / norm @ wide(kwargs["fn"]).T
 
 
-def _pre(n: int, size: int, make: Maker, num_tokens: int) -> Call:
+def _pre_cases(sizes: Sizes) -> Sequence[Case]:
+    cases = []
+    for case in _cases("pre", sizes):
+        n, size = case.sizes["hc_mult"], case.sizes["hidden_size"]
+        build = partial(_pre, n, size, is_delayed=True)
+        delayed = Case(f"{case.name}-delayed", build, frozenset({"delayed"}), case.sizes)
+        cases += [case, delayed]
+    return cases
+
+
+def _pre(n: int, size: int, make: Maker, num_tokens: int, is_delayed: bool = False) -> Call:
     streams = make.normal(num_tokens, n, size)
     kwargs = _coefficients(2 * n + n * n, n, size, 3, make)
     z, base, scale = _project(streams, kwargs), wide(kwargs["base"]), wide(kwargs["scale"])
@@ -45,9 +55,17 @@ def _pre(n: int, size: int, make: Maker, num_tokens: int) -> Call:
     mix = (z[:, 2 * n :] * scale[2] + base[2 * n :]).view(-1, n, n).softmax(dim=2) + EPS
     for turn in range(2 * NUM_ITERS - 1):
         mix = mix / (mix.sum(dim=1 if turn % 2 == 0 else 2, keepdim=True) + EPS)
-    u = (weights.unsqueeze(2) * wide(streams)).sum(dim=1)
     constants = {"norm_eps": NORM_EPS, "eps": EPS, "num_iters": NUM_ITERS}
-    return Call({"streams": streams, **kwargs, **constants}, [u, post, mix])
+    inputs = {"streams": streams, **kwargs, **constants}
+    if not is_delayed:
+        return Call(inputs, [_collapsed(streams, weights), post, mix])
+    previous = make.normal(num_tokens, n, dtype=torch.float32)
+    u = _collapsed(streams, previous)
+    return Call({**inputs, "previous": previous}, [u, post, mix, weights])
+
+
+def _collapsed(streams: Tensor, weights: Tensor) -> Tensor:
+    return (wide(weights).unsqueeze(2) * wide(streams)).sum(dim=1)
 
 
 def _post(n: int, size: int, make: Maker, num_tokens: int) -> Call:
@@ -64,14 +82,21 @@ def _head(n: int, size: int, make: Maker, num_tokens: int) -> Call:
     kwargs = _coefficients(n, n, size, 1, make)
     z = _project(streams, kwargs)
     weights = (z * wide(kwargs["scale"]) + wide(kwargs["base"])).sigmoid() + EPS
-    u = (weights.unsqueeze(2) * wide(streams)).sum(dim=1)
+    u = _collapsed(streams, weights)
     return Call({"streams": streams, **kwargs, "norm_eps": NORM_EPS, "eps": EPS}, [u])
 
 
-_BUILDERS = {"pre": _pre, "post": _post, "head": _head}
+def _collapse(n: int, size: int, make: Maker, num_tokens: int) -> Call:
+    streams = make.normal(num_tokens, n, size)
+    weights = make.normal(num_tokens, n, dtype=torch.float32)
+    return Call({"streams": streams, "weights": weights}, [_collapsed(streams, weights)])
+
+
+_BUILDERS = {"pre": _pre, "post": _post, "head": _head, "collapse": _collapse}
 
 OPS = {
-    "hc.pre": OpCases(partial(_cases, "pre"), rows=("streams",)),
+    "hc.pre": OpCases(_pre_cases, rows=("streams", "previous")),
     "hc.post": OpCases(partial(_cases, "post"), rows=("y", "streams", "post", "mix")),
     "hc.head": OpCases(partial(_cases, "head"), rows=("streams",)),
+    "hc.collapse": OpCases(partial(_cases, "collapse"), rows=("streams", "weights")),
 }

@@ -20,6 +20,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "bias": {"scoring": "sigmoid", "bias": True, "scale": 2.5},
     "groups": {"renormalize": False, "num_groups": 4, "top_groups": 2},
     "hash": {"scoring": "sqrtsoftplus", "hash_ids": True, "scale": 1.5},
+    "image-bias": {"scoring": "sqrtsoftplus", "bias": True, "image_bias": True},
     "groups-bias": {"scoring": "sigmoid", "bias": True, "num_groups": 4, "top_groups": 2},
 }
 
@@ -33,7 +34,9 @@ def route_cases(sizes: Sizes) -> Sequence[Case]:
         for name, options in ROUTES.items():
             if num_experts % 4 or num_experts // 4 * 2 < top_k:
                 continue
-            features = {feature for feature in ("bias", "hash_ids") if options.get(feature)}
+            features = {
+                feature for feature in ("bias", "image_bias", "hash_ids") if options.get(feature)
+            }
             features |= {options["scoring"]} if options.get("scoring") else set()
             features |= {"groups"} if "num_groups" in options else set()
             features |= {"renormalize"} if options.get("renormalize", True) else set()
@@ -74,6 +77,9 @@ def _route(
     call = {**options, "logits": logits, "top_k": top_k}
     if options.get("bias"):
         call["bias"] = (make.permutation(num_experts).float() / 64).to(make.device)
+    if options.get("image_bias"):
+        call["image_bias"] = (make.permutation(num_experts).float() / 64).to(make.device)
+        call["is_image"] = make.integers(0, 2, num_tokens, dtype=torch.int32).bool()
     if options.get("hash_ids"):
         picks = [make.permutation(num_experts)[:top_k] for _ in range(num_tokens)]
         call["hash_ids"] = torch.stack([*picks, make.permutation(num_experts)[:top_k]])[:-1].int()
@@ -86,12 +92,14 @@ def _route_rows(logits: Tensor, call: dict[str, Any]) -> tuple[Tensor, Tensor]:
     top_k, num_groups = call["top_k"], call.get("num_groups", 1)
     bias = call.get("bias")
     bias_list = [0.0] * logits.shape[1] if bias is None else bias.tolist()
+    is_image = call["is_image"].tolist() if "is_image" in call else [False] * len(logits)
     best = 1 if bias is None else 2
     all_ids: list[list[int]] = []
     all_weights: list[Tensor] = []
     for row in wide(logits):
         scores = _score(row, call.get("scoring", "softmax")).tolist()
-        ranked = [score + offset for score, offset in zip(scores, bias_list, strict=True)]
+        offsets = call["image_bias"].tolist() if is_image[len(all_ids)] else bias_list
+        ranked = [score + offset for score, offset in zip(scores, offsets, strict=True)]
         size = len(ranked) // num_groups
         worth = [
             sum(sorted(ranked[g * size : (g + 1) * size], reverse=True)[:best])
@@ -159,6 +167,6 @@ def _experts(shape: dict[str, int], features: frozenset[str], make: Maker, num_t
 
 
 OPS = {
-    "moe.route": OpCases(route_cases, rows=("logits", "hash_ids")),
+    "moe.route": OpCases(route_cases, rows=("logits", "hash_ids", "is_image")),
     "moe.experts": OpCases(experts_cases, rows=("x", "ids", "weights")),
 }

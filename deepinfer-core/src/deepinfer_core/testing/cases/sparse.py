@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +16,16 @@ from deepinfer_core.testing.cases.attn import Geometry, PagedBuild, make_batch
 from deepinfer_core.testing.cases.kv import make_cache
 
 NUM_BLOCKS = 9
-KINDS: Sequence[tuple[tuple[str, ...], int]] = (
-    ((), 1),
-    (("strided_cache",), 1),
-    (("strided_cache",), 4),
+KINDS: Sequence[tuple[tuple[str, ...], int, Literal["", "kept", "given"]]] = (
+    ((), 1, ""),
+    (("strided_cache",), 1, ""),
+    (("strided_cache",), 4, ""),
+    (("candidates",), 1, "kept"),
+    (("candidates", "strided_cache"), 4, "given"),
 )
-"""Features, and tokens per row: with several, the rest of a block is the stride to the next."""
+"""Features, tokens per row (with several, the rest of a block is the stride to the next), and what
+is done about candidate blocks."""
+ROWS_PER_BLOCK, NUM_CANDIDATES = 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,15 @@ class IndexBuild(PagedBuild):
 
     top_k: int = 0
     tokens_per_row: int = 1
+    candidates: Literal["", "kept", "given"] = ""
+    """Blocks of rows: picked beside the tokens, or given."""
 
     def __call__(self, make: Maker, num_tokens: int) -> Call:
         batch = make_batch(self, self.requests if num_tokens else [], make)
         kwargs = self.arguments(**batch)
 
         def truth() -> Sequence[Tensor]:
-            return [_pick(self, kwargs["weights"], batch)]
+            return _pick(self, kwargs, batch)
 
         return Call(kwargs, truth)
 
@@ -47,6 +53,13 @@ class IndexBuild(PagedBuild):
             is_small = numbers.abs() < 100  # the rest is garbage, and stays
             numbers.copy_(torch.where(is_small, numbers.clamp(-2, 2).round(), numbers))
         num_rows = k_cache.shape[1] // self.tokens_per_row
+        extras: dict[str, Any] = {}
+        if self.candidates:
+            extras["rows_per_block"] = ROWS_PER_BLOCK
+        if self.candidates == "kept":
+            extras["num_blocks"] = NUM_CANDIDATES
+        if self.candidates == "given":
+            extras["blocks"] = _every_other_block(meta.positions, self.tokens_per_row)
         return {
             "q": q,
             "weights": q[..., 0].float().contiguous(),
@@ -54,6 +67,7 @@ class IndexBuild(PagedBuild):
             "meta": meta,
             "top_k": self.top_k,
             "tokens_per_row": self.tokens_per_row,
+            **extras,
         }
 
     def extras(self, make: Maker) -> dict[str, Any]:
@@ -75,37 +89,61 @@ def index_cases(sizes: Sizes) -> Sequence[Case]:
             "mixed": [(k + 3, k + 3), (1, 33), (5, 50), (40, 60), (1, 1), (9, 150)],
         }
         for batch, requests in batches.items():
-            for kind, tokens_per_row in KINDS:
+            for kind, tokens_per_row, candidates in KINDS:
                 if size % tokens_per_row:
                     continue
                 features = frozenset(kind)
                 build = IndexBuild(
-                    geometry, requests, features, top_k=k, tokens_per_row=tokens_per_row
+                    geometry,
+                    requests,
+                    features,
+                    top_k=k,
+                    tokens_per_row=tokens_per_row,
+                    candidates=candidates,
                 )
                 sizes_text = "x".join(map(str, (*shape.values(), tokens_per_row)))
-                name = "-".join((batch, *kind, sizes_text))
+                name = "-".join((batch, *kind, *filter(None, [candidates]), sizes_text))
                 cases.append(Case(name, build, features, shape, token_counts=(1,)))
     return cases
 
 
-def _pick(build: IndexBuild, weights: Tensor, batch: dict[str, Any]) -> Tensor:
+def _every_other_block(positions: Tensor, tokens_per_row: int) -> Tensor:
+    """[T, 9]: blocks 0, 2, .. with a row that the token sees, and what comes after the last."""
+    numbers = torch.arange(0, 18, 2, device=positions.device)
+    is_seen = numbers * ROWS_PER_BLOCK < (positions.unsqueeze(1) + 1) // tokens_per_row
+    return torch.where(is_seen, numbers, -1).int()
+
+
+def _pick(build: IndexBuild, kwargs: dict[str, Any], batch: dict[str, Any]) -> tuple[Tensor, ...]:
     """Query by query, key by key, in float64."""
     meta: AttentionMeta = batch["meta"]
     top_k, per_row = build.top_k, build.tokens_per_row
-    q, factors, tables = wide(batch["q"]), wide(weights), meta.block_tables.cpu().long()
+    q, factors = wide(batch["q"]), wide(kwargs["weights"])
+    tables = meta.block_tables.cpu().long()
     chosen = torch.full((len(q), top_k), -1, dtype=torch.int32)
+    kept = torch.full((len(q), NUM_CANDIDATES), -1, dtype=torch.int32)
     owner = torch.repeat_interleave(torch.tensor(meta.query_lens, dtype=torch.int64))
     for row, position in enumerate(meta.positions.tolist()):
         seen = torch.arange((position + 1) // per_row)
+        if "blocks" in kwargs:
+            seen = seen[torch.isin(seen // ROWS_PER_BLOCK, kwargs["blocks"][row].cpu())]
         firsts = seen * per_row
         blocks = tables[owner[row], firsts // meta.block_size]
         offsets = firsts % meta.block_size // per_row
         keys = wide(batch["k_cache"][blocks, offsets].squeeze(1))
         scores = ((q[row] @ keys.T).relu() * factors[row].unsqueeze(1)).sum(dim=0).tolist()
-        best = sorted(seen.tolist(), key=lambda key: (-scores[key], key))[:top_k]
+        best = sorted(range(len(seen)), key=lambda key: (-scores[key], key))[:top_k]
         slots = blocks * (meta.block_size // per_row) + offsets
         chosen[row, : len(best)] = slots[sorted(best)].int()
-    return chosen
+        worth: dict[int, float] = {}
+        for key, score in enumerate(scores):
+            block = key // ROWS_PER_BLOCK
+            worth[block] = max(score, worth.get(block, score))
+        if worth:
+            worth[max(worth)] = float("inf")
+        best = sorted(sorted(worth, key=lambda block: (-worth[block], block))[:NUM_CANDIDATES])
+        kept[row, : len(best)] = torch.tensor(best, dtype=torch.int32)
+    return (chosen, kept) if build.candidates == "kept" else (chosen,)
 
 
 def sparse_cases(sizes: Sizes) -> Sequence[Case]:
