@@ -13,6 +13,7 @@ from deepinfer_core.models.deepseek_v4_config import SPARSE_RATIO, CompressorCac
 from deepinfer_core.models.layers.linear import MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.models.layers.tail_rope import TailRope
 from deepinfer_core.ops.rows import closed_groups, raw_rows
 from deepinfer_core.ops.table import OpTable
@@ -38,7 +39,7 @@ class Compressor(nn.Module):
         dtype: str,
     ) -> None:
         super().__init__()
-        self.ratio, self.caches = ratio, caches
+        self.ratio = ratio
         self.overlaps = ratio == SPARSE_RATIO
         channels = 2 * width if self.overlaps else width
         self.dtype: torch.dtype = getattr(torch, dtype)
@@ -60,35 +61,19 @@ class Compressor(nn.Module):
             group_size=ratio,
             row_width=channels,
         )
-        self.store_raw = ops.bind(
-            "kv.store",
-            dtype="float32",
-            role="compressor.raw",
-            features=("strided_cache", "latent"),
-            head_dim=2 * channels,
-            num_kv_heads=1,
-        )
-        self.store_rows = ops.bind(
-            "kv.store",
-            dtype=dtype,
-            role="compressor.rows",
-            features=("strided_cache", "latent"),
-            head_dim=width,
-            num_kv_heads=1,
-        )
+        self.raw = RowCache(ops, caches.raw, 2 * channels, dtype="float32", role="compressor.raw")
+        self.rows = RowCache(ops, caches.rows, width, dtype=dtype, role="compressor.rows")
 
     def forward(self, x: Tensor, cos_sin: Tensor, attention: AttentionBatch) -> None:
         """Take in the tokens [T, C] of this step; afterwards the rows they complete are cached."""
-        raw_meta, raw_cache = attention.of_cache(self.caches.raw)
-        row_meta, row_cache = attention.of_cache(self.caches.rows)
-        raw = self.project(x.float()).unsqueeze(1)
-        plan = raw_meta.plan_for(self.store_raw)
-        self.store_raw(raw, None, raw_cache.k_cache, None, raw_meta.slot_mapping, plan=plan)
+        raw_meta, raw = self.raw.of(attention)
+        row_meta, _ = self.rows.of(attention)
+        self.raw.store(self.project(x.float()), attention)
         closed = closed_groups(row_meta, self.ratio)
         if not len(closed.groups):
             return
         members = raw_rows(raw_meta, closed, self.ratio, 2 if self.overlaps else 1)
-        pooled = self.pool(raw_cache.k_cache.squeeze(2), members, self.ape, self.overlaps)
+        pooled = self.pool(raw, members, self.ape, self.overlaps)
         rows = self.norm(pooled.to(self.dtype)).unsqueeze(1)
         rows = self.rope(rows, closed.positions, cos_sin)
-        self.store_rows(rows, None, row_cache.k_cache, None, closed.slots)
+        self.rows.store_at(rows, closed.slots, attention)

@@ -13,6 +13,7 @@ from deepinfer_core.models.layers.compressor import Compressor
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.models.layers.row_indexer import RowIndexer
 from deepinfer_core.models.layers.tail_rope import TailRope
 from deepinfer_core.ops.rows import compressed_rows, window_rows
@@ -82,13 +83,8 @@ class HybridAttention(nn.Module):
         self.head_norm = ops.bind(
             "norm.rms", dtype=dtype, role="attn.head_norm", hidden_size=config.head_dim
         )
-        self.store = ops.bind(
-            "kv.store",
-            dtype=dtype,
-            role="attn.store",
-            features=("strided_cache", "latent"),
-            head_dim=config.head_dim,
-            num_kv_heads=1,
+        self.window = RowCache(
+            ops, self.caches.window, config.head_dim, dtype=dtype, role="attn.store"
         )
         self.attend = ops.bind(
             "attn.sparse_mla",
@@ -109,7 +105,6 @@ class HybridAttention(nn.Module):
             cos_sin: of the layer's own frequencies.
         """
         config, num_tokens = self.config, x.shape[0]
-        meta, cache = attention.of_cache(self.caches.window)
         q_latent, row = self.down(x).split_with_sizes((config.q_rank, config.head_dim), dim=1)
         q_latent = self.q_norm(q_latent.contiguous())
         heads, _ = self.head_norm(
@@ -117,11 +112,11 @@ class HybridAttention(nn.Module):
         )
         q = self.rope(heads.view(num_tokens, -1, config.head_dim), positions, cos_sin)
         row = self.rope(self.kv_norm(row.contiguous()).unsqueeze(1), positions, cos_sin)
-        plan = meta.plan_for(self.store)
-        self.store(row, None, cache.k_cache, None, meta.slot_mapping, plan=plan)
+        self.window.store(row, attention)
+        meta, window = self.window.of(attention)
         o = self.attend(
             q,
-            cache.k_cache.squeeze(2),
+            window,
             window_rows(meta, config.window_size),
             config.attention_scale,
             config.head_dim,
@@ -144,9 +139,9 @@ class HybridAttention(nn.Module):
         if self.compressor is None:
             return {}
         self.compressor(x, cos_sin, attention)
-        meta, cache = attention.of_cache(self.compressor.caches.rows)
+        meta, cache = self.compressor.rows.of(attention)
         if self.indexer is None:
             rows = compressed_rows(meta, self.compressor.ratio)
         else:
             rows = self.indexer(x, q_latent, positions, cos_sin, attention)
-        return {"extra_cache": cache.k_cache.squeeze(2), "extra_rows": rows}
+        return {"extra_cache": cache, "extra_rows": rows}

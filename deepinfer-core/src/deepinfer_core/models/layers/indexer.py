@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepinfer_core.models.decoder_config import DecoderConfig, IndexerConfig, LatentConfig
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.norm import LayerNorm
+from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
@@ -39,7 +40,8 @@ class Indexer(nn.Module):
         if latent.q_rank is None:
             raise ValueError("an indexer reads the latent of the queries")
         size, num_heads, head_dim = config.hidden_size, indexer.num_heads, indexer.head_dim
-        self.indexer, self.cache = indexer, cache
+        self.indexer = indexer
+        self.keys = RowCache(ops, cache, head_dim, dtype=dtype, role="index.store")
         self.wq_b = Linear(ops, latent.q_rank, num_heads * head_dim, dtype=dtype, role="index.q")
         self.wk = Linear(ops, size, head_dim, dtype=dtype, role="index.k")
         self.k_norm = LayerNorm(ops, head_dim, KEY_NORM_EPS, dtype=dtype, role="index.k_norm")
@@ -51,14 +53,6 @@ class Indexer(nn.Module):
             role="index.rope",
             head_dim=head_dim,
             rotary_dim=latent.rope_head_dim,
-        )
-        self.store = ops.bind(
-            "kv.store",
-            dtype=dtype,
-            role="index.store",
-            features=("strided_cache", "latent"),
-            head_dim=head_dim,
-            num_kv_heads=1,
         )
         self.select = ops.bind(
             "index.select",
@@ -82,13 +76,13 @@ class Indexer(nn.Module):
 
         Slots are those of the layer's own cache, which has the same block table.
         """
-        meta, cache = attention.of_cache(self.cache)
         indexer = self.indexer
         q = self.wq_b(q_latent).view(-1, indexer.num_heads, indexer.head_dim)
         k = self.k_norm(self.wk(x)).unsqueeze(1)
         # Halves rotate here, whatever the layout of the attention beside it.
         q, k = self.rotate(q, k, positions, cos_sin, layout="half")
-        self.store(k, None, cache.k_cache, None, meta.slot_mapping, plan=meta.plan_for(self.store))
+        self.keys.store(k, attention)
+        meta, keys = self.keys.of(attention)
         weights = self.weights_proj(x.float()) * self.weight_scale
-        slots: Tensor = self.select(q, weights, cache.k_cache.squeeze(2), meta, indexer.top_k)
+        slots: Tensor = self.select(q, weights, keys, meta, indexer.top_k)
         return slots

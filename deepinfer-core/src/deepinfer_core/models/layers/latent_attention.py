@@ -15,6 +15,7 @@ from deepinfer_core.models.layers.indexer import Indexer
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
@@ -121,14 +122,7 @@ class LatentAttention(nn.Module):
             head_dim=latent.rope_head_dim,
             rotary_dim=latent.rope_head_dim,
         )
-        self.store = ops.bind(
-            "kv.store",
-            dtype=dtype,
-            role="attn.store",
-            features=("strided_cache", "latent"),
-            head_dim=latent.row_dim,
-            num_kv_heads=1,
-        )
+        self.cache = RowCache(ops, self.layer, latent.row_dim, dtype=dtype, role="attn.store")
         if self.indexer is None:
             self.attend = ops.bind(
                 "attn.mla",
@@ -155,7 +149,6 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         """[T, C] -> [T, C]; arguments as of `Attention`."""
         latent, num_tokens = self.latent, x.shape[0]
-        meta, cache = attention.of_cache(self.layer)
         q, row = self.down_proj(x).split_with_sizes(list(self.down_proj.parts.values()), dim=1)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             q_latent = self.q_a_layernorm(q.contiguous())
@@ -169,11 +162,9 @@ class LatentAttention(nn.Module):
         )
         c = self.kv_a_layernorm(c.contiguous())
         rows = torch.cat((c.unsqueeze(1), k_rope), dim=2)
-        self.store(
-            rows, None, cache.k_cache, None, meta.slot_mapping, plan=meta.plan_for(self.store)
-        )
+        self.cache.store(rows, attention)
         absorbed = self.kv_b_proj.to_latent(q_nope)
-        cached = cache.k_cache.squeeze(2)
+        meta, cached = self.cache.of(attention)
         if self.indexer is None:
             plan = meta.plan_for(self.attend)
             o = self.attend(absorbed, q_rope, cached, meta, self.scale, plan=plan)

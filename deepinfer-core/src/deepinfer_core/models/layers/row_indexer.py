@@ -51,11 +51,9 @@ class RowIndexer(nn.Module):
     ) -> Tensor:
         """[T, C] and the normalised latent of the queries -> slots [T, top_k] int32."""
         self.compressor(x, cos_sin, attention)
-        meta, cache = attention.of_cache(self.compressor.caches.rows)
+        meta, keys = self.compressor.rows.of(attention)
         q = self.wq_b(q_latent).view(len(x), self.indexer.num_heads, -1)
         q = self.rope(q, positions, cos_sin)
         weights = self.weights_proj(x.float()) * self.weight_scale
-        slots: Tensor = self.select(
-            q, weights, cache.k_cache.squeeze(2), meta, self.indexer.top_k, self.ratio
-        )
+        slots: Tensor = self.select(q, weights, keys, meta, self.indexer.top_k, self.ratio)
         return slots
