@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,19 +40,79 @@ def test_tensors_are_read_into_place_and_converted(directory: Path) -> None:
     assert not whole[3].any()
 
 
-def test_each_shard_is_mapped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_byte_is_read_once_file_after_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = SafetensorsSource(write_tiny_checkpoint(tmp_path, "llama", num_shards=3))
-    opened: list[str] = []
-    safe_open = safetensors_reader.safe_open
+    reads: list[tuple[int, int, int]] = []
+    preadv = os.preadv
 
-    def spy(path: Path, **options: Any) -> Any:
-        opened.append(path.name)
-        return safe_open(path, **options)
+    def spy(file: int, buffers: list[memoryview], offset: int) -> int:
+        num_read = preadv(file, buffers, offset)
+        reads.append((os.fstat(file).st_ino, offset, num_read))
+        return num_read
 
-    monkeypatch.setattr(safetensors_reader, "safe_open", spy)
-    for name, entry in source.entries.items():
-        source.read_into(name, torch.empty(entry.shape))
-    assert opened == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    monkeypatch.setattr(os, "preadv", spy)
+    monkeypatch.setattr(safetensors_reader, "CHUNK_BYTES", 1000)
+    for index, (name, entry) in enumerate(source.entries.items()):
+        dtype = (torch.float32, torch.bfloat16)[index % 2]  # straight into place, and by chunks
+        source.read_into(name, torch.empty(entry.shape, dtype=dtype))
+    files = list(dict.fromkeys(file for file, _, _ in reads))
+    assert files == [
+        (tmp_path / f"model-0000{i}-of-00003.safetensors").stat().st_ino for i in (1, 2, 3)
+    ]
+    for file in files:
+        own = [(offset, size) for inode, offset, size in reads if inode == file]
+        ends = [offset + size for offset, size in own]
+        assert [offset for offset, _ in own[1:]] == ends[:-1]
+    data_bytes = sum(place.num_rows * place.row_bytes for place in source.places.values())
+    assert sum(size for _, _, size in reads) == data_bytes
+
+
+def test_rows_are_read_alone(directory: Path) -> None:
+    source = SafetensorsSource(directory)
+    row = torch.empty(1, 3)
+    source.read_rows("b", 1, row)
+    assert torch.equal(row, TENSORS["b"][1:])
+    numbers = torch.empty(2, dtype=torch.float64)
+    source.read_rows("a", 2, numbers)
+    assert torch.equal(numbers, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (torch.float8_e8m0fnu, torch.float8_e8m0fnu),
+        (torch.float8_e8m0fnu, torch.uint8),
+        (torch.uint8, torch.float8_e8m0fnu),
+        (torch.float8_e4m3fn, torch.float8_e4m3fn),
+        (torch.int8, torch.uint8),
+    ],
+)
+def test_codes_are_copied_as_bytes(
+    stored: torch.dtype, wanted: torch.dtype, tmp_path: Path
+) -> None:
+    every_byte = torch.arange(256, dtype=torch.uint8).view(16, 16)
+    save_file({"codes": every_byte.view(stored)}, tmp_path / "model.safetensors")
+    wide = torch.empty(16, 17, dtype=wanted)
+    for destination in (torch.empty(16, 16, dtype=wanted), wide[:, :16]):
+        SafetensorsSource(tmp_path).read_into("codes", destination)
+        assert torch.equal(destination.contiguous().view(torch.uint8), every_byte)
+
+
+def test_a_file_that_shrinks_after_its_header_was_read(directory: Path) -> None:
+    source = SafetensorsSource(directory)
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ModelLoadError, match=r"cannot read a: the file ends 5 bytes too early"):
+        source.read_into("a", torch.empty(4, dtype=torch.bfloat16))
+
+
+def test_an_unknown_stored_type_is_named(tmp_path: Path) -> None:
+    header = b'{"x": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}'
+    content = len(header).to_bytes(8, "little") + header + b"0"
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert "x is stored as F4; known: F64, F32" in open_error(tmp_path)
 
 
 def test_a_truncated_file_names_itself_and_both_sizes(directory: Path) -> None:

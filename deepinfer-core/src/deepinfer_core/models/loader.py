@@ -19,6 +19,7 @@ from deepinfer_core.ops.table import OpTable
 from deepinfer_core.weights.checkpoint import Checkpoint
 from deepinfer_core.weights.dummy import fill_dummy
 from deepinfer_core.weights.model_info import ModelInfo
+from deepinfer_core.weights.quant.schemes import keep_codes
 from deepinfer_core.weights.strict import check_names
 
 Progress = Callable[[str, int], None]
@@ -58,12 +59,12 @@ def load_weights(
     Raises:
         ModelLoadError: names are missing, unexpected or mismatched, or a file cannot be read.
     """
+    wanted = checkpoint_views(model)
     source = checkpoint.source
     names: list[str] = []
     if source is not None:
-        names = check_names(
-            checkpoint_views(model), source.entries, model.is_redundant, checkpoint.info.path
-        )
+        source = keep_codes(source, wanted)
+        names = check_names(wanted, source.entries, model.is_redundant, checkpoint.info.path)
     model.to_empty(device=device)
     views = checkpoint_views(model)
     if source is None:

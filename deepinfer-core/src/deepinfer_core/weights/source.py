@@ -32,9 +32,18 @@ class TensorSource(Protocol):
         """Copy one tensor into place, converted to the destination's dtype and device.
 
         Args:
-            destination: of the entry's shape; may be a view.
+            destination: of the entry's shape; may be a view. One that holds codes (see
+                `stored.py`) gets the bytes of the file.
 
         Raises:
             ModelLoadError: the file cannot be read or decoded; names file and tensor.
         """
+        ...
+
+
+class RowSource(TensorSource, Protocol):
+    """A source that can read a part of a tensor."""
+
+    def read_rows(self, name: str, first_row: int, destination: Tensor) -> None:
+        """As `read_into`, but only as many rows as the destination has, from `first_row` on."""
         ...

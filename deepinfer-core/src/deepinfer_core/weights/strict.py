@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.weights.source import TensorEntry
+from deepinfer_core.weights.stored import CODES, holds_codes
 
 INTEGERS = ("I64", "I32")
 
@@ -38,8 +39,7 @@ def check_names(
     mismatched = []
     for name in wanted.keys() & found.keys():
         view, entry = wanted[name], found[name]
-        fits = entry.is_loadable if view.is_floating_point() else entry.dtype in INTEGERS
-        if tuple(view.shape) != entry.shape or not fits:
+        if tuple(view.shape) != entry.shape or not _takes(view, entry):
             dtype = str(view.dtype).removeprefix("torch.")
             mismatched.append(
                 f"{name}: wanted {list(view.shape)} {dtype}, "
@@ -54,3 +54,10 @@ def check_names(
             mismatched=mismatched,
         )
     return [name for name in found if name in wanted]
+
+
+def _takes(view: Tensor, entry: TensorEntry) -> bool:
+    """Whether a view can hold what is stored: codes as they are, or numbers."""
+    if holds_codes(view):
+        return entry.dtype in CODES[view.dtype]
+    return entry.is_loadable if view.is_floating_point() else entry.dtype in INTEGERS

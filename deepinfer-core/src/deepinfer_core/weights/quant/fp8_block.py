@@ -2,7 +2,8 @@
 
 DeepSeek-V3 (arXiv:2412.19437, section 3.3) stores `x.weight` [N, K] of e4m3 codes beside
 `x.weight_scale_inv`, float32 [ceil(N / rows), ceil(K / columns)]; V4 calls it `x.scale` and stores
-powers of two. A number is its code times the scale of its block, despite V3's name.
+powers of two. A number is its code times the scale of its block, despite V3's name. Tables of
+V4.1, whose rows are looked up one by one, have blocks of one row.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.weights.quant.scales import check_scales, read_scales
-from deepinfer_core.weights.source import TensorEntry, TensorSource
+from deepinfer_core.weights.source import RowSource, TensorEntry
 
 CODES = "F8_E4M3"
-STRIPE_BLOCKS = 8
-"""Rows of blocks that are decoded at once, so that no matrix is ever whole in float32."""
+STRIPE_ELEMENTS = 1 << 20
+"""Decoded at once, so that no matrix is ever whole in float32."""
 
 
 class Fp8Block:
@@ -40,22 +41,36 @@ class Fp8Block:
             raise ModelLoadError(f"{name}: FP8 tensors are matrices, found {list(entry.shape)}")
         short = f"{name.removesuffix('.weight')}.scale"
         scale_name = short if short in entries else f"{name}_scale_inv"
-        sizes = zip(entry.shape, self._block_size, strict=True)
-        check_scales(name, scale_name, tuple(-(-size // block) for size, block in sizes), entries)
+        rows, columns = self._block_size
+        num_rows, num_columns = entry.shape
+        wanted = (-(-num_rows // rows), -(-num_columns // columns))
+        scale = entries.get(scale_name)
+        if scale is not None and scale.shape == (num_rows, wanted[1]):
+            wanted = scale.shape
+        check_scales(name, scale_name, wanted, entries)
         return scale_name
 
     def decoded(self, entry: TensorEntry) -> TensorEntry:
         return replace(entry, is_loadable=True)
 
-    def read_into(self, source: TensorSource, name: str, scale_name: str, out: Tensor) -> None:
-        codes = torch.empty(source.entries[name].shape, dtype=torch.float8_e4m3fn)
-        source.read_into(name, codes)
+    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
+        num_rows, num_columns = source.entries[name].shape
         rows, columns = self._block_size
         scales = read_scales(source, scale_name)
-        per_column = scales.repeat_interleave(columns, dim=1)[:, : codes.shape[1]]
-        stripe = STRIPE_BLOCKS * rows
-        for first in range(0, codes.shape[0], stripe):
-            block = first // rows
-            factors = per_column[block : block + STRIPE_BLOCKS].repeat_interleave(rows, dim=0)
-            numbers = codes[first : first + stripe].float()
-            out[first : first + stripe] = numbers.mul_(factors[: len(numbers)])
+        if scales.shape[0] == num_rows:
+            rows = 1
+        stripe = rows * max(1, STRIPE_ELEMENTS // (rows * num_columns))
+        for first in range(0, num_rows, stripe):
+            part = slice(first, min(first + stripe, num_rows))
+            codes = torch.empty(part.stop - first, num_columns, dtype=torch.float8_e4m3fn)
+            source.read_rows(name, first, codes)
+            blocks = slice(first // rows, -(-part.stop // rows))
+            out[part] = decode_fp8(codes, scales[blocks], (rows, columns))
+
+
+def decode_fp8(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Tensor:
+    """Codes [N, K] and scales [ceil(N / rows), ceil(K / columns)] float32 -> [N, K] float32."""
+    num_rows, num_columns = codes.shape
+    rows, columns = block_size
+    factors = scales.repeat_interleave(columns, dim=1)[:, :num_columns]
+    return codes.float().mul_(factors.repeat_interleave(rows, dim=0)[:num_rows])

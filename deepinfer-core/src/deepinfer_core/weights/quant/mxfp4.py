@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.weights.quant.scales import POWERS, check_scales, read_scales
-from deepinfer_core.weights.source import TensorEntry, TensorSource
+from deepinfer_core.weights.source import RowSource, TensorEntry
 
 BYTES = "I8"
 GROUP = 32
@@ -40,14 +40,19 @@ class Mxfp4:
         num_rows, num_bytes = entry.shape
         return TensorEntry((num_rows, 2 * num_bytes), entry.dtype)
 
-    def read_into(self, source: TensorSource, name: str, scale_name: str, out: Tensor) -> None:
-        stored = torch.empty(source.entries[name].shape, dtype=torch.int8)
-        source.read_into(name, stored)
+    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
+        num_rows, num_bytes = source.entries[name].shape
         scales = read_scales(source, scale_name)
-        table = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
-        for first in range(0, stored.shape[0], STRIPE_ROWS):
-            rows = slice(first, first + STRIPE_ROWS)
-            pairs = stored[rows].view(torch.uint8)
-            codes = torch.stack((pairs & 15, pairs >> 4), dim=2).flatten(1)
-            numbers = table[codes.long()]
-            out[rows] = numbers.mul_(scales[rows].repeat_interleave(GROUP, dim=1))
+        for first in range(0, num_rows, STRIPE_ROWS):
+            rows = slice(first, min(first + STRIPE_ROWS, num_rows))
+            stored = torch.empty(rows.stop - first, num_bytes, dtype=torch.uint8)
+            source.read_rows(name, first, stored)
+            out[rows] = decode_mxfp4(stored, scales[rows])
+
+
+def decode_mxfp4(stored: Tensor, scales: Tensor) -> Tensor:
+    """Bytes [N, K / 2] uint8 and scales [N, K / 32] float32 -> numbers [N, K] float32."""
+    values = [*MAGNITUDES, *(-value for value in MAGNITUDES)]
+    table = torch.tensor(values, device=stored.device)
+    codes = torch.stack((stored & 15, stored >> 4), dim=2).flatten(1)
+    return table[codes.long()].mul_(scales.repeat_interleave(GROUP, dim=1))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
 
-from deepinfer_core.weights.source import TensorEntry, TensorSource
+from deepinfer_core.weights.source import RowSource, TensorEntry
 
 
 class Scheme(Protocol):
@@ -25,7 +26,7 @@ class Scheme(Protocol):
         """What the matrix is once decoded."""
         ...
 
-    def read_into(self, source: TensorSource, name: str, scale_name: str, out: Tensor) -> None:
+    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
         """Decode a matrix into place, a stripe at a time."""
         ...
 
@@ -36,35 +37,55 @@ class QuantizedSource:
     Args:
         source: of the files; scales disappear from its entries.
         schemes: the first that knows a matrix decodes it.
+        kept: names of matrices that stay codes; their scales appear as `x.scale`.
 
     Raises:
         ModelLoadError: scales are missing or do not fit.
     """
 
-    def __init__(self, source: TensorSource, schemes: Sequence[Scheme]) -> None:
-        self._source = source
+    def __init__(
+        self, source: RowSource, schemes: Sequence[Scheme], kept: Collection[str] = ()
+    ) -> None:
+        self._source, self._schemes = source, schemes
         self._coded: dict[str, tuple[Scheme, str]] = {}
+        self._kept_scales: dict[str, str] = {}
         found = source.entries
+        scales: set[str] = set()
         for name in found:
             for scheme in schemes:
                 scale_name = scheme.scale_name(name, found)
-                if scale_name is not None:
+                if scale_name is None:
+                    continue
+                scales.add(scale_name)
+                if name in kept:
+                    self._kept_scales[kept_scale_name(name)] = scale_name
+                else:
                     self._coded[name] = scheme, scale_name
-                    break
-        scales = {scale_name for _, scale_name in self._coded.values()}
+                break
         self._entries = {
             name: self._coded[name][0].decoded(entry) if name in self._coded else entry
             for name, entry in found.items()
             if name not in scales
         }
+        for name, scale_name in self._kept_scales.items():
+            self._entries[name] = replace(found[scale_name], is_loadable=True)
 
     @property
     def entries(self) -> Mapping[str, TensorEntry]:
         return self._entries
+
+    def keep(self, names: Collection[str]) -> QuantizedSource:
+        """The same source with these matrices left as codes beside their scales."""
+        return QuantizedSource(self._source, self._schemes, names)
 
     def read_into(self, name: str, destination: Tensor) -> None:
         if name in self._coded:
             scheme, scale_name = self._coded[name]
             scheme.read_into(self._source, name, scale_name, destination)
         else:
-            self._source.read_into(name, destination)
+            self._source.read_into(self._kept_scales.get(name, name), destination)
+
+
+def kept_scale_name(name: str) -> str:
+    """Under which name the scales of a matrix appear that stays codes."""
+    return f"{name.removesuffix('.weight')}.scale"
