@@ -46,16 +46,17 @@ class GroupedProjection(nn.Module):
         return y.reshape(len(o), -1)
 
 
-class HybridAttention(nn.Module):
-    """Project, rotate, store, compress, attend to the window and to rows, rotate back, project."""
+class WindowAttention(nn.Module):
+    """Project, rotate, store, attend to the window, rotate back, project.
 
-    def __init__(
-        self, ops: OpTable, config: V4Config, layer: int, caches: LayerCaches, *, dtype: str
-    ) -> None:
+    Args:
+        window: index of the window's cache.
+    """
+
+    def __init__(self, ops: OpTable, config: V4Config, window: int, *, dtype: str) -> None:
         super().__init__()
         size, head_dim, num_heads = config.hidden_size, config.head_dim, config.num_q_heads
-        self.config, self.caches = config, caches
-        ratio = config.compress_ratios[layer]
+        self.config = config
         self.down = MergedLinear(
             ops, size, {"wq_a": config.q_rank, "wkv": head_dim}, dtype=dtype, role="attn.down"
         )
@@ -68,32 +69,20 @@ class HybridAttention(nn.Module):
             ops, config.output_groups * config.output_rank, size, dtype=dtype, role="attn.out"
         )
         self.rope = TailRope(ops, head_dim, config.rope_head_dim, dtype=dtype, role="attn.rope")
-        self.compressor = self.indexer = None
-        if caches.compressor is not None:
-            self.compressor = Compressor(
-                ops, config, head_dim, ratio, caches.compressor, dtype=dtype
+        self.head_norm = None
+        if config.norms_heads:
+            self.head_norm = ops.bind(
+                "norm.rms", dtype=dtype, role="attn.head_norm", hidden_size=head_dim
             )
-        if caches.indexer is not None:
-            self.indexer = RowIndexer(ops, config, ratio, caches.indexer, dtype=dtype)
-        self._bind(ops, dtype)
-
-    def _bind(self, ops: OpTable, dtype: str) -> None:
-        config = self.config
-        # Each query head by itself, without a weight.
-        self.head_norm = ops.bind(
-            "norm.rms", dtype=dtype, role="attn.head_norm", hidden_size=config.head_dim
-        )
-        self.window = RowCache(
-            ops, self.caches.window, config.head_dim, dtype=dtype, role="attn.store"
-        )
+        self.window = RowCache(ops, window, head_dim, dtype=dtype, role="attn.store")
         self.attend = ops.bind(
             "attn.sparse_mla",
             dtype=dtype,
             role="attn.core",
             features=("strided_cache", "sinks"),
-            num_q_heads=config.num_q_heads,
-            head_dim=config.head_dim,
-            value_dim=config.head_dim,
+            num_q_heads=num_heads,
+            head_dim=head_dim,
+            value_dim=head_dim,
         )
 
     def forward(
@@ -104,30 +93,50 @@ class HybridAttention(nn.Module):
         Args:
             cos_sin: of the layer's own frequencies.
         """
+        q, row, q_latent = self.project(x, positions, cos_sin)
+        self.window.store(row, attention)
+        meta, window = self.window.of(attention)
+        rows = window_rows(meta, self.config.window_size)
+        extra = self._further_rows(x, q_latent, positions, cos_sin, attention)
+        o = self.attend_to(q, window, rows, **extra)
+        return self.project_back(o, positions, cos_sin)
+
+    def project(
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[T, C] -> queries [T, H, head_dim] and rows [T, 1, head_dim], both rotated, and the
+        latent that the queries came from [T, q_rank]."""
         config, num_tokens = self.config, x.shape[0]
         q_latent, row = self.down(x).split_with_sizes((config.q_rank, config.head_dim), dim=1)
         q_latent = self.q_norm(q_latent.contiguous())
-        heads, _ = self.head_norm(
-            self.wq_b(q_latent).view(-1, config.head_dim), None, config.norm_eps
-        )
+        heads = self.wq_b(q_latent).view(-1, config.head_dim)
+        if self.head_norm is not None:
+            heads, _ = self.head_norm(heads, None, config.norm_eps)
         q = self.rope(heads.view(num_tokens, -1, config.head_dim), positions, cos_sin)
         row = self.rope(self.kv_norm(row.contiguous()).unsqueeze(1), positions, cos_sin)
-        self.window.store(row, attention)
-        meta, window = self.window.of(attention)
-        o = self.attend(
+        return q, row, q_latent
+
+    def attend_to(self, q: Tensor, cache: Tensor, rows: Tensor, **extra: Tensor) -> Tensor:
+        """Queries to rows of one cache and, in `extra`, of a second one, see `attn.sparse_mla`."""
+        config = self.config
+        o: Tensor = self.attend(
             q,
-            window,
-            window_rows(meta, config.window_size),
+            cache,
+            rows,
             config.attention_scale,
             config.head_dim,
             sinks=self.attn_sink,
-            **self._compressed(x, q_latent, positions, cos_sin, attention),
+            **extra,
         )
+        return o
+
+    def project_back(self, o: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        """[T, H, head_dim] -> [T, C]."""
         o = self.rope(o, positions, cos_sin, inverse=True)
         y: Tensor = self.wo_b(self.wo_a(o))
         return y
 
-    def _compressed(
+    def _further_rows(
         self,
         x: Tensor,
         q_latent: Tensor,
@@ -135,7 +144,34 @@ class HybridAttention(nn.Module):
         cos_sin: Tensor,
         attention: AttentionBatch,
     ) -> dict[str, Tensor]:
-        """The second cache that this step's queries attend to, and its rows."""
+        """A second cache that this step's queries attend to, and its rows; here there is none."""
+        return {}
+
+
+class HybridAttention(WindowAttention):
+    """Attends to compressed rows too: to those that an indexer picks, or to all."""
+
+    def __init__(
+        self, ops: OpTable, config: V4Config, layer: int, caches: LayerCaches, *, dtype: str
+    ) -> None:
+        super().__init__(ops, config, caches.window, dtype=dtype)
+        ratio = config.compress_ratios[layer]
+        self.compressor = self.indexer = None
+        if caches.compressor is not None:
+            self.compressor = Compressor(
+                ops, config, config.head_dim, ratio, caches.compressor, dtype=dtype
+            )
+        if caches.indexer is not None:
+            self.indexer = RowIndexer(ops, config, ratio, caches.indexer, dtype=dtype)
+
+    def _further_rows(
+        self,
+        x: Tensor,
+        q_latent: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        attention: AttentionBatch,
+    ) -> dict[str, Tensor]:
         if self.compressor is None:
             return {}
         self.compressor(x, cos_sin, attention)
