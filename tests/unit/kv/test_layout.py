@@ -103,6 +103,19 @@ def test_any_mix_of_layers_fits_its_pages(layers: list[LayerKV], block_size: int
         ] == ends
 
 
+def test_windows_that_hits_do_not_need_have_a_table_of_their_own() -> None:
+    raw = LayerKV("window", 8, 128, 2, 128, needed_by_hits=False)
+    layout = make_layout([FULL, WINDOW, raw, WINDOW, raw, raw], block_size=16)
+    assert [(g.caches, g.needed_by_hits) for g in layout.groups] == [
+        ((0,), True),
+        ((1, 3), True),
+        ((2, 4, 5), False),
+    ]
+    assert [group.block_size for group in layout.groups] == [48, 24, 16]
+    assert make_layout([FULL, raw, raw, raw], block_size=5).hit_granularity == 15
+    assert make_layout([FULL, WINDOW, WINDOW, WINDOW], block_size=5).hit_granularity == 15
+
+
 @pytest.mark.parametrize(
     "layers",
     [
@@ -110,8 +123,9 @@ def test_any_mix_of_layers_fits_its_pages(layers: list[LayerKV], block_size: int
         [LayerKV("window", 1, 1, 1)],
         [LayerKV("full", 1, 1, 1, 4)],
         [LayerKV("window", 1, 1, 1, 0)],
+        [LayerKV("full", 1, 1, 1, needed_by_hits=False)],
     ],
-    ids=["no layers", "window without size", "full with window", "empty window"],
+    ids=["no layers", "window without size", "full with window", "empty window", "full, unneeded"],
 )
 def test_impossible_layers_are_refused(layers: list[LayerKV]) -> None:
     with pytest.raises(ConfigError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.scheduling.plan import BlockUpdate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 FULL = LayerKV("full", 1, 1, 1)
 
@@ -171,8 +174,7 @@ def test_a_hit_moves_down_when_a_window_tail_is_gone(workbench: Any) -> None:
     assert bench.kv.match_prefix(probe) == 32
     del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[7]]]
     assert bench.kv.match_prefix(probe) == 24
-    del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[4]]]
-    assert bench.kv.match_prefix(probe) == 24, "a tail reaches back 4 tokens: block 5 only"
+    assert bench.kv.pool._digests[tail[4]] is None, "a tail reaches back 4 tokens: block 5 only"
     del bench.kv.pool.cached_blocks[bench.kv.pool._digests[tail[5]]]
     assert bench.kv.match_prefix(probe) == 16
 
@@ -205,3 +207,112 @@ def test_windows_fork_too(workbench: Any, num_tokens: int) -> None:
     bench.free(parent)
     bench.free(child)
     assert bench.kv.pool.num_free_blocks == 31
+
+
+def test_only_blocks_that_a_hit_can_take_are_indexed(workbench: Any) -> None:
+    """Hits are multiples of 32; of a window of 6 they take the last two of its eight blocks."""
+    bench = workbench(*[FULL] * 8, *[window(6)] * 64)
+    assert [group.block_size for group in bench.kv.layout.groups] == [32, 4]
+    request = bench.request(range(100))
+    for num_tokens in range(1, 101):
+        bench.compute(request, num_tokens)
+    bench.free(request)
+    assert bench.kv.stats().num_cached_blocks == 3 + 3 * 2
+    again = bench.request(range(100))
+    assert bench.admit(again) == 96
+    assert bench.tables(again)[1][:22] == [0] * 22 and all(bench.tables(again)[1][22:])
+
+
+def test_a_window_that_hits_do_not_need_begins_empty_behind_them(workbench: Any) -> None:
+    raw = LayerKV("window", 1, 1, 1, 8, needed_by_hits=False)
+    bench = workbench(FULL, window(8), raw)
+    first = bench.request(range(33))
+    bench.admit(first)
+    assert bench.kv.stats().num_cached_blocks == 8 + 8
+    second = bench.request(range(33))
+    assert bench.admit(second) == 32
+    full, kept, empty = bench.tables(second)
+    assert full[:8] == bench.tables(first)[0][:8]
+    assert kept[:6] == [0] * 6 and kept[6:8] == bench.tables(first)[1][6:8]
+    assert empty[:8] == [0] * 8 and empty[8] not in bench.tables(first)[2]
+    bench.free(first)
+    bench.free(second)
+    assert bench.kv.match_prefix(bench.request(range(33))) == 32
+
+
+def test_caches_that_no_hit_needs_serve_none(workbench: Any) -> None:
+    bench = workbench(LayerKV("window", 1, 1, 1, 8, needed_by_hits=False))
+    bench.admit(bench.request(range(33)))
+    assert bench.kv.stats().num_cached_blocks == 0
+    assert bench.kv.match_prefix(bench.request(range(33))) == 0
+
+
+def test_unsettled_blocks_are_kept_only_if_they_will_be_indexed(workbench: Any) -> None:
+    """A chunk in flight keeps the tails before multiples of 32, and gives up the rest."""
+    bench = workbench(*[FULL] * 8, *[window(6)] * 64, num_blocks=80)
+    request = bench.request(range(200))
+    bench.kv.allocate(request, 64)
+    request.num_computed_tokens = 64
+    (_, update) = bench.kv.allocate(request, 128)
+    assert (update.group, update.first_index) == (1, 0)
+    held = [index for index, block in enumerate(bench.tables(request)[1]) if block]
+    assert held == [6, 7, *range(14, 32)]
+    bench.kv.check_integrity()
+    bench.kv.register(request, 64)
+    assert bench.kv.match_prefix(bench.request(range(70))) == 64
+    request.num_computed_tokens = 128
+    bench.kv.allocate(request, 129)
+    held = [index for index, block in enumerate(bench.tables(request)[1]) if block]
+    assert held == [22, 23, 30, 31, 32]
+    bench.kv.check_integrity()
+
+
+def test_gaps_in_a_window_fork_and_are_freed(workbench: Any) -> None:
+    bench = workbench(*[FULL] * 8, *[window(6)] * 64, num_blocks=80)
+    parent = bench.request(range(70))
+    bench.kv.allocate(parent, 64)
+    parent.num_computed_tokens = 64
+    bench.compute(parent, 70)
+    child, _ = bench.fork(parent)
+    bench.kv.check_integrity()
+    grow(child)
+    bench.compute(child)
+    bench.kv.take_block_copies()
+    bench.free(parent)
+    bench.free(child)
+    assert bench.kv.pool.num_free_blocks == 79
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_what_is_cached_follows_from_the_windows(workbench: Any, data: st.DataObject) -> None:
+    """Whatever the chunks and however late they settle, if there is room."""
+    sizes = data.draw(st.lists(st.sampled_from([1, 3, 4, 7, 12, 30]), max_size=3, unique=True))
+    layers = [FULL] * data.draw(st.sampled_from([1, 3, 8]))
+    for size in sizes:
+        kind = replace(window(size), needed_by_hits=data.draw(st.booleans()))
+        layers += [kind] * data.draw(st.sampled_from([1, 4, 20]))
+    bench = workbench(*layers, num_blocks=2000, block_size=data.draw(st.sampled_from([1, 2, 4])))
+    kv, length = bench.kv, data.draw(st.integers(1, 150))
+    request = bench.request(range(length))
+    settled = 0
+    while request.num_computed_tokens < length:
+        end = min(length, request.num_computed_tokens + data.draw(st.integers(1, 40)))
+        assert kv.allocate(request, end) is not None
+        kv.register(request, settled)
+        settled, request.num_computed_tokens = request.num_computed_tokens, end
+        kv.check_integrity()
+    kv.register(request, length)
+    granularity = kv.layout.hit_granularity
+    hits = range(granularity, length + 2 * granularity, granularity)
+    expected = 0
+    for group in kv.layout.groups:
+        taken = set()
+        for hit in hits if group.needed_by_hits else ():
+            first = 0 if group.window_size is None else max(0, hit - group.window_size + 1)
+            taken |= {position // group.block_size for position in range(first, hit)}
+        expected += len(taken & set(range(length // group.block_size)))
+    assert kv.stats().num_cached_blocks == expected
+    bench.free(request)
+    probe = bench.request([*range(length), 0])
+    assert bench.admit(probe) == length // granularity * granularity

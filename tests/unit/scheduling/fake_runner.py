@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from struct import pack
 
-from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.kv.layout import KVLayout, LayoutGroup
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.kv.prefix_index import BlockHasher
 from deepinfer_core.request import Request
@@ -140,8 +140,7 @@ class FakeRunner:
                 self.memory[block][position % size] = (g, row.prefix(position))
                 if position % size == size - 1:
                     self._expect_digest(g, row, position + 1 - size, position + 1)
-            window = group.window_size or first + 1
-            for position in range(max(0, first - window + 1), first + len(token_ids)):
+            for position in range(first_read(group, first), first + len(token_ids)):
                 held = self.memory[table[position // size]][position % size]
                 assert held == (g, row.prefix(position)), f"group {g} read {held} at {position}"
 
@@ -196,6 +195,18 @@ class FakeRunner:
         """The host got a step's tokens."""
         for row_id in plan.sample_rows:
             self.delivered[row_id] += 1
+
+
+def first_read(group: LayoutGroup, first: int) -> int:
+    """The first position that a step from `first` on reads.
+
+    Where hits need nothing of a window, it holds groups of its size, of which one is open.
+    """
+    if group.window_size is None:
+        return 0
+    if not group.needed_by_hits:
+        return first - first % group.window_size
+    return max(0, first - group.window_size + 1)
 
 
 def logprobs_of(token_id: int, prefix: int) -> TokenLogprobs:

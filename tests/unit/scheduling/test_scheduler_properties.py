@@ -17,6 +17,10 @@ def window(size: int) -> LayerKV:
     return LayerKV("window", 1, 1, 1, size)
 
 
+def unneeded(size: int) -> LayerKV:
+    return LayerKV("window", 1, 1, 1, size, needed_by_hits=False)
+
+
 LAYOUTS = [
     make_layout([FULL], block_size=1),
     make_layout([FULL], block_size=4),
@@ -24,6 +28,7 @@ LAYOUTS = [
     make_layout([FULL, window(6)], block_size=4),
     make_layout([FULL, window(8), window(8)], block_size=2),
     make_layout([FULL, FULL, window(1), window(3)], block_size=3),
+    make_layout([FULL, FULL, window(5), unneeded(2), unneeded(4)], block_size=4),
 ]
 BATCHES, SCHEDULES_PER_BATCH = 24, 100
 

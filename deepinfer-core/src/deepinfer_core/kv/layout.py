@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from deepinfer_core.errors import ConfigError
 
@@ -19,8 +19,18 @@ MAX_PADDING = 0.1
 """Share of a page that a group may leave unused to keep the hit granularity small."""
 
 GroupKind = Literal["full", "window"]
-BlockSizes = dict[int | None, int]
-"""Window size, None without one -> positions per page."""
+
+
+class Lifetime(NamedTuple):
+    """What caches must have in common to share a block table."""
+
+    window_size: int | None
+    needed_by_hits: bool
+
+
+FULL = Lifetime(None, True)
+BlockSizes = dict[Lifetime, int]
+"""-> positions per page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,13 @@ class LayerKV:
     """How many tokens were compressed into one row."""
     dtype: str | None = None
     """Of what is stored; None: the model's."""
+    needed_by_hits: bool = True
+    """False: nothing after a prefix hit reads rows of before it, since a multiple of the hit
+    granularity leaves none open. Only for kind `window`."""
+
+    @property
+    def lifetime(self) -> Lifetime:
+        return Lifetime(self.window_size, self.needed_by_hits)
 
     @property
     def row_bytes(self) -> int:
@@ -67,6 +84,11 @@ class LayoutGroup:
         return self.layer_kvs[0].window_size
 
     @property
+    def needed_by_hits(self) -> bool:
+        """Whether a prefix hit takes blocks of this group."""
+        return self.layer_kvs[0].needed_by_hits
+
+    @property
     def bytes_per_token(self) -> float:
         return sum(layer_kv.bytes_per_token for layer_kv in self.layer_kvs)
 
@@ -91,7 +113,8 @@ class KVLayout:
     groups: tuple[LayoutGroup, ...]
     page_bytes: int
     hit_granularity: int
-    """A prefix hit is a multiple of this many tokens (least common multiple of block sizes)."""
+    """A prefix hit is a multiple of this many tokens (least common multiple of the block sizes of
+    groups that hits need)."""
 
     @property
     def cache_groups(self) -> tuple[int, ...]:
@@ -109,11 +132,12 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
             hold rows of several tokens, of the group without a window, and rounded up.
 
     Raises:
-        ConfigError: there are no caches, or a window cache lacks its window size.
+        ConfigError: there are no caches, a window cache lacks its window size, or one that is no
+            window says that hits do not need it.
     """
     if not layer_kvs:
         raise ConfigError("a KV layout needs at least one layer")
-    members: dict[int | None, list[int]] = {}
+    members: dict[Lifetime, list[int]] = {}
     for index, layer_kv in enumerate(layer_kvs):
         window_size = layer_kv.window_size
         if (layer_kv.kind == "window") != (window_size is not None and window_size >= 1):
@@ -122,14 +146,20 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
                 field=f"layers.{index}",
                 value=layer_kv,
             )
-        members.setdefault(window_size, []).append(index)
+        if layer_kv.kind != "window" and not layer_kv.needed_by_hits:
+            raise ConfigError(
+                "only hits without the rows of a window can go on",
+                field=f"layers.{index}.needed_by_hits",
+                value=layer_kv,
+            )
+        members.setdefault(layer_kv.lifetime, []).append(index)
 
     for owned in members.values():
         # Rows of large numbers first, so that each plane begins at a multiple of its own size.
         owned.sort(key=lambda cache: (-layer_kvs[cache].dtype_bytes, cache))
     units = {
-        window_size: _unit([layer_kvs[cache] for cache in owned])
-        for window_size, owned in members.items()
+        lifetime: _unit([layer_kvs[cache] for cache in owned])
+        for lifetime, owned in members.items()
     }
     if any(layer_kv.tokens_per_row > 1 for layer_kv in layer_kvs):
         page_bytes, block_sizes = _fit_to_rows(units, block_size)
@@ -139,14 +169,15 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
     page_bytes = -(-page_bytes // alignment) * alignment
     groups = tuple(
         LayoutGroup(
-            "full" if window_size is None else "window",
+            "full" if lifetime == FULL else "window",
             tuple(owned),
             tuple(layer_kvs[cache] for cache in owned),
-            block_sizes[window_size],
+            block_sizes[lifetime],
         )
-        for window_size, owned in members.items()
+        for lifetime, owned in members.items()
     )
-    return KVLayout(groups, page_bytes, lcm(*block_sizes.values()))
+    granularity = lcm(*(group.block_size for group in groups if group.needed_by_hits))
+    return KVLayout(groups, page_bytes, granularity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +194,7 @@ def _unit(layer_kvs: Sequence[LayerKV]) -> _Unit:
     return _Unit(num_tokens, sum(rows))
 
 
-def _fit_closely(units: Mapping[int | None, _Unit], block_size: int) -> tuple[int, BlockSizes]:
+def _fit_closely(units: Mapping[Lifetime, _Unit], block_size: int) -> tuple[int, BlockSizes]:
     """The widest group fills its page exactly.
 
     Every other group takes the number of positions that keeps the hit granularity smallest among
@@ -172,34 +203,33 @@ def _fit_closely(units: Mapping[int | None, _Unit], block_size: int) -> tuple[in
     page_bytes = block_size * max(unit.num_bytes for unit in units.values())
     granularity = block_size
     block_sizes = {}
-    for window_size in sorted(units, key=lambda window_size: -units[window_size].num_bytes):
-        most = page_bytes // (width := units[window_size].num_bytes)
+    for lifetime in sorted(units, key=lambda lifetime: -units[lifetime].num_bytes):
+        most = page_bytes // (width := units[lifetime].num_bytes)
         fits = [n for n in range(most, 0, -1) if page_bytes - n * width < MAX_PADDING * page_bytes]
         size = min(fits, key=lambda n: lcm(granularity, n), default=most)
-        block_sizes[window_size] = size
+        block_sizes[lifetime] = size
         granularity = lcm(granularity, size)
     return page_bytes, block_sizes
 
 
-def _fit_to_rows(units: Mapping[int | None, _Unit], block_size: int) -> tuple[int, BlockSizes]:
+def _fit_to_rows(units: Mapping[Lifetime, _Unit], block_size: int) -> tuple[int, BlockSizes]:
     """The group without a window fills its page, and sets the hit granularity alone.
 
     It is what grows with the context. A window group takes the largest divisor of its positions
     that fits, and leaves the rest of a page unused.
     """
-    whole = units.get(None)
-    if whole is None or any(unit.num_tokens > 1 for size, unit in units.items() if size):
+    whole = units.get(FULL)
+    windows = {lifetime: unit for lifetime, unit in units.items() if lifetime != FULL}
+    if whole is None or any(unit.num_tokens > 1 for unit in windows.values()):
         raise ConfigError("only caches without a window can hold rows of several tokens")
     size = -(-block_size // whole.num_tokens) * whole.num_tokens
-    widest = max((unit.num_bytes for size, unit in units.items() if size), default=0)
+    widest = max((unit.num_bytes for unit in windows.values()), default=0)
     while size // whole.num_tokens * whole.num_bytes < widest:
         size *= 2
     page_bytes = size // whole.num_tokens * whole.num_bytes
     divisors = [count for count in range(1, size + 1) if size % count == 0]
-    windows: BlockSizes = {
-        window_size: max(count for count in divisors if count * unit.num_bytes <= page_bytes)
-        for window_size, unit in units.items()
-        if window_size is not None
+    block_sizes: BlockSizes = {
+        lifetime: max(count for count in divisors if count * unit.num_bytes <= page_bytes)
+        for lifetime, unit in windows.items()
     }
-    block_sizes = {None: size, **windows}
-    return page_bytes, block_sizes
+    return page_bytes, {FULL: size, **block_sizes}

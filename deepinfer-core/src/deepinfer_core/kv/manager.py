@@ -12,13 +12,13 @@ request's ids and `num_computed_tokens` and never writes to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockEvent, BlockPool
 from deepinfer_core.kv.copies import BlockCopies
 from deepinfer_core.kv.layout import KVLayout
-from deepinfer_core.kv.prefix_index import PrefixIndex, first_live_block
+from deepinfer_core.kv.prefix_index import PrefixIndex
 from deepinfer_core.kv.tables import (
     KVStats,
     RequestBlocks,
@@ -56,7 +56,7 @@ class KVManager:
         self._held: dict[int, RequestBlocks] = {}
         self._copies = BlockCopies(self.pool)
         self._sizes = [group.block_size for group in layout.groups]
-        self._windows = Windows(layout, self.pool, self._copies, keep_unsettled=prefix_caching)
+        self._windows = Windows(layout, self.pool, self._copies, to_index=self._will_index)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 
@@ -130,7 +130,7 @@ class KVManager:
             table, digests = held.tables[group], held.digests[group]
             num_full = min(held.num_settled // size, len(table))
             for index in range(held.num_registered[group], num_full):
-                if table[index] != NULL_BLOCK:
+                if table[index] != NULL_BLOCK and self._index.can_serve(group, index):
                     self.pool.store(
                         table[index], self._index.digest(request, digests, group, index)
                     )
@@ -187,10 +187,11 @@ class KVManager:
         held_without = (self._held[other.request_id].live_blocks() for other in without)
         given_up = Counter(chain.from_iterable(held_without))
         num_free += sum(ref_counts[block] == count for block, count in given_up.items())
+        digests = self._record(request).digests
         shared = sum(
             ref_counts[block] > given_up[block]
             for group in range(len(self._sizes))
-            for block in self._hit_blocks(request, group, num_hit_tokens)
+            for block in self._index.hit_blocks(request, digests, group, num_hit_tokens)
         )
         return needed - shared <= num_free
 
@@ -215,7 +216,7 @@ class KVManager:
         """
         self.pool.check_integrity()
         self._copies.check_integrity()
-        check_tables(self.pool, self._held, orphans=self._copies.orphans)
+        check_tables(self.pool, self._held, self.layout.groups, orphans=self._copies.orphans)
 
     def _record(self, request: Request) -> RequestBlocks:
         held = self._held.get(request.request_id)
@@ -227,7 +228,8 @@ class KVManager:
         """First blocks of a request: those of its prefix hit, and new ones after them."""
         num_hit, pool, held = request.num_computed_tokens, self.pool, self._record(request)
         hits = [
-            list(self._hit_blocks(request, group, num_hit)) for group in range(len(self._sizes))
+            list(self._index.hit_blocks(request, held.digests, group, num_hit))
+            for group in range(len(self._sizes))
         ]
         num_new = [-(-num_tokens // size) - num_hit // size for size in self._sizes]
         num_revived = sum(1 for blocks in hits for block in blocks if not pool.ref_counts[block])
@@ -261,11 +263,11 @@ class KVManager:
             max(0, -(-num_tokens // size) - len(table))
             for size, table in zip(self._sizes, held.tables, strict=True)
         ]
-        limits = self._windows.make_room(held, first, sum(num_missing) + len(shared))
-        if limits is None:
+        drops = self._windows.make_room(held, first, sum(num_missing) + len(shared))
+        if drops is None:
             return None
         # INVARIANT: all groups drop before any allocates, which may need what another gave up.
-        dropped = self._windows.drop(held, limits)
+        dropped = self._windows.drop(held, drops)
         updates: list[BlockUpdate] = []
         for group, table in enumerate(held.tables):
             changed = dropped.get(group, len(table))
@@ -285,11 +287,8 @@ class KVManager:
             [len(table) * size for table, size in zip(held.tables, self._sizes, strict=True)]
         )
 
-    def _hit_blocks(self, request: Request, group: int, num_hit_tokens: int) -> Iterator[int]:
-        layout, digests = self.layout.groups[group], self._record(request).digests[group]
-        start, stop = first_live_block(layout, num_hit_tokens), num_hit_tokens // layout.block_size
-        for index in range(start, stop):
-            yield self.pool.cached_blocks[self._index.digest(request, digests, group, index)]
+    def _will_index(self, group: int, index: int) -> bool:
+        return self.prefix_caching and self._index.can_serve(group, index)
 
     def _shared_groups(self, held: RequestBlocks, first: int) -> tuple[int, ...]:
         """Groups whose block at `first` is partly written and held by others too."""

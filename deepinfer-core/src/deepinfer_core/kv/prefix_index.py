@@ -7,15 +7,15 @@ Knows no block pool beyond a mapping from digest to block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from struct import Struct
 
-from deepinfer_core.kv.layout import KVLayout, LayoutGroup
+from deepinfer_core.kv.layout import KVLayout, LayerKV, LayoutGroup
 from deepinfer_core.request import Request
 
 DIGEST_BYTES = 32
-_FORMAT = "deepinfer-kv-2"
+_FORMAT = "deepinfer-kv-3"
 """Part of every digest; a change of page layout or hashing gets a new one."""
 
 
@@ -34,10 +34,7 @@ class BlockHasher:
             group.kind,
             group.window_size,
             group.block_size,
-            *(
-                (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes, kv.num_planes, kv.tokens_per_row)
-                for kv in group.layer_kvs
-            ),
+            *map(_content_facts, group.layer_kvs),
             *group.caches,
         )
         self.root = blake2b(repr(facts).encode(), digest_size=DIGEST_BYTES).digest()
@@ -46,6 +43,11 @@ class BlockHasher:
     def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:
         """Digest of the block of `token_ids` (exactly one block) that follows `parent`."""
         return blake2b(parent + self._pack(*token_ids), digest_size=DIGEST_BYTES).digest()
+
+
+def _content_facts(kv: LayerKV) -> tuple[object, ...]:
+    size = (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes)
+    return (*size, kv.dtype, kv.num_planes, kv.tokens_per_row)
 
 
 class PrefixIndex:
@@ -58,6 +60,7 @@ class PrefixIndex:
 
     def __init__(self, layout: KVLayout, cached_blocks: Mapping[bytes, int]) -> None:
         self._groups = layout.groups
+        self._needed = [g for g, group in enumerate(layout.groups) if group.needed_by_hits]
         self._granularity = layout.hit_granularity
         self._hashers = [BlockHasher(group) for group in layout.groups]
         self._cached = cached_blocks
@@ -76,11 +79,23 @@ class PrefixIndex:
             digests.append(hasher.extend(parent, request.known_token_ids(start, start + size)))
         return digests[index]
 
+    def can_serve(self, group: int, index: int) -> bool:
+        """Whether any prefix hit takes this block of a group.
+
+        A window serves the hits that end behind it, of which the nearest reaches back farthest.
+        """
+        layout = self._groups[group]
+        if layout.window_size is None or not layout.needed_by_hits:
+            return layout.needed_by_hits
+        end = (index + 1) * layout.block_size
+        nearest_hit = -(-end // self._granularity) * self._granularity
+        return first_live_block(layout, nearest_hit) <= index
+
     def match(self, request: Request, digests: Sequence[list[bytes]], limit: int) -> int:
         """Longest cached prefix of at most `limit` tokens that every group can serve.
 
         A group without a window must serve [0, H), one with a window of W only the blocks that
-        cover [H-W+1, H).
+        cover [H-W+1, H), and one that hits do not need nothing.
 
         Args:
             digests: one list per group, see `digest`.
@@ -88,19 +103,28 @@ class PrefixIndex:
         Returns:
             H, a multiple of the hit granularity.
         """
-        hit = limit - limit % self._granularity
-        for group, layout in enumerate(self._groups):
-            if layout.window_size is None and hit:
+        hit = limit - limit % self._granularity if self._needed else 0
+        for group in self._needed:
+            if self._groups[group].window_size is None and hit:
                 hit = self._first_gap(request, digests[group], group, hit)
         lowered = True
         while hit and lowered:
             lowered = False
-            for group, layout in enumerate(self._groups):
-                if layout.window_size is not None and hit:
+            for group in self._needed:
+                if self._groups[group].window_size is not None and hit:
                     served = self._window_hit(request, digests[group], group, hit)
                     lowered = lowered or served < hit
                     hit = served
         return hit
+
+    def hit_blocks(
+        self, request: Request, digests: Sequence[list[bytes]], group: int, hit: int
+    ) -> Iterator[int]:
+        """Cached blocks of one group that a hit of `hit` tokens takes, up to its end."""
+        layout = self._groups[group]
+        if layout.needed_by_hits:
+            for index in range(first_live_block(layout, hit), hit // layout.block_size):
+                yield self._cached[self.digest(request, digests[group], group, index)]
 
     def _first_gap(self, request: Request, digests: list[bytes], group: int, hit: int) -> int:
         size = self._groups[group].block_size

@@ -47,7 +47,8 @@ class RequestBlocks:
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.digests: list[list[bytes]] = [[] for _ in range(num_groups)]
         self.num_dropped = [0] * num_groups
-        """Leading entries per group that are the null block."""
+        """Leading entries per group that are the null block. A window may have more behind them,
+        between blocks that are held until their content is settled."""
         self.num_registered = [0] * num_groups
         """Leading blocks per group that need no more registering."""
         self.num_settled = 0
@@ -60,7 +61,7 @@ class RequestBlocks:
     def live_blocks(self) -> Iterator[int]:
         """Every block held, group after group."""
         for table, start in zip(self.tables, self.num_dropped, strict=True):
-            yield from table[start:]
+            yield from filter(None, table[start:])
 
 
 def max_blocks_held(group: LayoutGroup, num_tokens: int) -> int:
@@ -96,6 +97,7 @@ def max_tokens_held(groups: Sequence[LayoutGroup], num_blocks: int) -> int:
 def check_tables(
     pool: BlockPool,
     held: Mapping[int, RequestBlocks],
+    groups: Sequence[LayoutGroup],
     *,
     orphans: Sequence[int],
 ) -> None:
@@ -110,9 +112,11 @@ def check_tables(
     """
     expected = Counter(orphans)
     for request_id, blocks in held.items():
-        for group, (table, start) in enumerate(zip(blocks.tables, blocks.num_dropped, strict=True)):
-            live = table[start:]
-            if any(table[:start]) or NULL_BLOCK in live or len(set(live)) != len(live):
+        for group, layout in enumerate(groups):
+            table, start = blocks.tables[group], blocks.num_dropped[group]
+            live = [block for block in table[start:] if block != NULL_BLOCK]
+            has_gaps = layout.window_size is None and len(live) < len(table) - start
+            if any(table[:start]) or has_gaps or len(set(live)) != len(live):
                 raise IntegrityError(
                     f"request {request_id}, group {group}: after {start} dropped entries the "
                     f"table must hold distinct blocks, but is {table}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,7 +46,10 @@ def assemble(
         OutOfDeviceMemoryError: the pool does not fit.
     """
     device = torch.device(runtime.torch_device)
-    layout = make_layout(model.layer_kv(), block_size=cache.block_size)
+    dtype = str(model.dtype).removeprefix("torch.")
+    # Blocks are named by what they store, so none may leave its dtype to the model.
+    layer_kvs = [replace(kind, dtype=kind.dtype or dtype) for kind in model.layer_kv()]
+    layout = make_layout(layer_kvs, block_size=cache.block_size)
     free_bytes, _ = runtime.memory_info()
     num_blocks = choose_num_blocks(
         layout,
@@ -54,7 +57,6 @@ def assemble(
         memory_fraction=cache.memory_fraction,
         free_bytes=free_bytes,
     )
-    dtype = str(model.dtype).removeprefix("torch.")
     sampler = Sampler(
         ops,
         max_num_seqs=max_num_seqs,
