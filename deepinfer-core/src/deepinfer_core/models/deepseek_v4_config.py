@@ -89,7 +89,16 @@ def plan_caches(config: V4Config, dtype_bytes: int) -> tuple[list[LayerKV], list
         overlaps = ratio == SPARSE_RATIO
         channels = 2 * width if overlaps else width
         reach = 2 * ratio if overlaps else ratio
-        raw = LayerKV("window", 1, 2 * channels, 4, reach, num_planes=1, dtype="float32")
+        raw = LayerKV(
+            "window",
+            1,
+            2 * channels,
+            4,
+            reach,
+            num_planes=1,
+            dtype="float32",
+            needed_by_hits=overlaps,  # a hit ends where a group of every ratio does
+        )
         rows = LayerKV("full", 1, width, dtype_bytes, num_planes=1, tokens_per_row=ratio)
         return CompressorCaches(add(raw), add(rows))
 
