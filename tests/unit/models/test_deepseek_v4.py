@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.kv.layout import LayerKV, make_layout
+from deepinfer_core.kv.prefix_index import PrefixIndex
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.raw_config import RawConfig
@@ -127,6 +128,19 @@ def test_what_grows_with_the_context_is_compressed() -> None:
     assert growing.count(LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=128)) == 20
     # In bfloat16; the released records take about half.
     assert sum(kv.bytes_per_token for kv in growing) == 21 * (256 + 64) + 20 * 8
+
+
+def test_a_kept_prefix_holds_the_raw_rows_of_a_few_tokens_only() -> None:
+    """Per 128 tokens: all window rows, and the last 8 tokens of groups of 4."""
+    layout = make_layout(on_meta(FLASH).layer_kv(), block_size=16)
+    index = PrefixIndex(layout, {})
+    kept = {}
+    for number, group in enumerate(layout.groups):
+        blocks = range(5 * 128 // group.block_size, 6 * 128 // group.block_size)
+        num_kept = sum(index.can_serve(number, block) for block in blocks)
+        kept[group.window_size, group.needed_by_hits] = num_kept * group.block_size
+    assert kept == {(None, True): 128, (128, True): 128, (8, True): 8, (128, False): 0}
+    assert layout.hit_granularity == 128
 
 
 @pytest.mark.parametrize(
