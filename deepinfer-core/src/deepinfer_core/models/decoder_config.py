@@ -40,6 +40,10 @@ class MoeConfig:
     """Experts that every token goes through, as one MLP of so many times the size."""
     hash_layers: frozenset[int] = frozenset()
     """Layers whose experts follow from the token alone; only their weights are computed."""
+    has_image_bias: bool = False
+    """Tokens of images have a bias of their own."""
+    temperature: float = 1.0
+    """The router's scores are divided by it first."""
     limit: float | None = None
     """Bound of the activations, as in the op `act.silu_mul`."""
 
@@ -104,6 +108,8 @@ class DecoderConfig:
     """Instead of keys and values per head; then `head_dim` is that of a query."""
     indexer: IndexerConfig | None = None
     """What picks the tokens that latent attention sees."""
+    num_predict_layers: int = 0
+    """Layers stored behind the last that predict further tokens, for a drafter."""
 
 
 def read_decoder_config(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from torch import Tensor
+
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.models.decoder import DecoderModel
 from deepinfer_core.models.decoder_config import (
@@ -20,6 +22,7 @@ from deepinfer_core.models.decoder_config import (
 )
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.rope_config import RopeConfig
+from deepinfer_core.runtime.batch import ForwardBatch
 
 
 class DeepseekV3(DecoderModel):
@@ -49,7 +52,18 @@ class DeepseekV3(DecoderModel):
             rope=rope,
             moe=_read_moe(raw),
             attention_scale=config.attention_scale * _mscale(rope) ** 2,
+            num_predict_layers=raw.integer("num_nextn_predict_layers", 0),
         )
+
+    def embed_ids(self, token_ids: Tensor) -> Tensor:
+        """[N] int32 -> [N, C]."""
+        embeddings: Tensor = self.model.embed_tokens(token_ids)
+        return embeddings
+
+    def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, and what a drafter reads: the same."""
+        hidden_states = self.forward(batch)
+        return hidden_states, hidden_states
 
     def is_redundant(self, name: str) -> bool:
         # The layers after the last one predict further tokens and are not part of this model.

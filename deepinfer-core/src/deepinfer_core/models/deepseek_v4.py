@@ -7,6 +7,7 @@ predict further tokens (`mtp.*`) are not part of this model.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,12 @@ from deepinfer_core.models.deepseek_v4_config import (
     read_v4_config,
 )
 from deepinfer_core.models.layers.embedding import VocabMatrix
-from deepinfer_core.models.layers.hybrid_attention import HybridAttention
-from deepinfer_core.models.layers.hyper_connection import HyperConnection, HyperHead
+from deepinfer_core.models.layers.hybrid_attention import HybridAttention, WindowAttention
+from deepinfer_core.models.layers.hyper_connection import (
+    HyperConnection,
+    HyperHead,
+    stream_mean,
+)
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
@@ -48,16 +53,23 @@ class V4Layer(nn.Module):
         self.compresses = config.compress_ratios[layer] > 0
         self.hc_attn = HyperConnection(ops, config, dtype=dtype, role="attn.hc")
         self.attn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="attn.norm")
-        self.attn = HybridAttention(ops, config, layer, caches, dtype=dtype)
+        self.attn = self.build_attention(ops, config, layer, caches, dtype=dtype)
         self.hc_ffn = HyperConnection(ops, config, dtype=dtype, role="mlp.hc")
         self.ffn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="mlp.norm")
         num_hashed = config.vocab_size if layer in config.moe.hash_layers else None
         self.ffn = SparseMoE(ops, size, config.moe, dtype=dtype, hashed_vocab=num_hashed)
 
+    @staticmethod
+    def build_attention(
+        ops: OpTable, config: V4Config, layer: int, caches: LayerCaches, *, dtype: str
+    ) -> WindowAttention:
+        """The attention of a layer; those of a drafter have another."""
+        return HybridAttention(ops, config, layer, caches, dtype=dtype)
+
     def forward(
         self,
         streams: Tensor,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         positions: Tensor,
         cos_sin: Tensor,
         attention: AttentionBatch,
@@ -124,17 +136,48 @@ class DeepseekV4(nn.Module):
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm; writes the caches of the T tokens."""
+        streams, _ = self._run_layers(batch, ())
+        return self._collapse(streams)
+
+    @torch.inference_mode()
+    def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, and what a drafter reads.
+
+        Returns:
+            hidden states [T, C], and for DSpark [T, k, D], the mean of the streams behind each of
+            its k layers; else the streams [T, n, D] behind the last layer.
+        """
+        dspark = self.config.dspark
+        streams, taps = self._run_layers(batch, () if dspark is None else dspark.target_layers)
+        features = streams if dspark is None else torch.stack(taps, dim=1)
+        return self._collapse(streams), features
+
+    def _run_layers(
+        self, batch: ForwardBatch, tapped: Sequence[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The streams [T, n, D] behind the last layer, and the means behind the tapped ones."""
         attention, positions = batch.attention, batch.positions
         longest = max((meta.max_seq_len for meta in attention.groups), default=0)
         plain = self.rotary.cos_sin(longest, positions.device)
         scaled = self.compress_rotary.cos_sin(longest, positions.device)
         x = self.embed(batch.input_ids)
         streams = x.unsqueeze(1).repeat(1, self.config.hyper.num_streams, 1)
-        for layer in self.layers:
+        taps = []
+        for index, layer in enumerate(self.layers):
             cos_sin = scaled if layer.compresses else plain
             streams = layer(streams, batch.input_ids, positions, cos_sin, attention)
+            if index in tapped:
+                taps.append(stream_mean(streams))
+        return streams, taps
+
+    def _collapse(self, streams: Tensor) -> Tensor:
         hidden_states: Tensor = self.norm(self.hc_head(streams))
         return hidden_states
+
+    def embed_ids(self, token_ids: Tensor) -> Tensor:
+        """[N] int32 -> [N, C]."""
+        embeddings: Tensor = self.embed(token_ids)
+        return embeddings
 
     @torch.inference_mode()
     def compute_logits(self, hidden_states: Tensor) -> Tensor:

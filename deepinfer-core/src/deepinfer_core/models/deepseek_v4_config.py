@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.decoder_config import IndexerConfig, MoeConfig
+from deepinfer_core.models.drafters.dspark_config import DsparkConfig, read_dspark_config
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.rope_config import RopeConfig, read_rope
 
@@ -53,6 +55,11 @@ class V4Config:
     rope: RopeConfig
     """Of layers that compress nothing."""
     compress_rope: RopeConfig
+    norms_heads: bool = True
+    """Query heads are normalised each by itself, without a weight."""
+    num_predict_layers: int = 0
+    """Layers stored behind the last that predict further tokens; with DSpark it says nothing."""
+    dspark: DsparkConfig | None = None
 
     @property
     def attention_scale(self) -> float:
@@ -124,6 +131,18 @@ def read_v4_config(raw: RawConfig) -> V4Config:
         raise ModelLoadError(
             f"{raw.source}: kv_source_layer_ids is a field of DeepSeek-V4.1, not of V4"
         )
+    return read_hybrid_config(raw, RATIOS)
+
+
+def read_hybrid_config(raw: RawConfig, ratios: Mapping[int, str]) -> V4Config:
+    """Read what V4 and V4.1 have in common.
+
+    Args:
+        ratios: allowed entries of `compress_ratios`, and what they stand for.
+
+    Raises:
+        ModelLoadError: a field is missing or malformed.
+    """
     if raw.flag("tie_word_embeddings", False):
         raise ModelLoadError(f"{raw.source}: tie_word_embeddings is not supported")
     num_layers, head_dim = raw.size("num_hidden_layers"), raw.size("head_dim")
@@ -145,7 +164,7 @@ def read_v4_config(raw: RawConfig) -> V4Config:
         output_groups=output_groups,
         output_rank=raw.size("o_lora_rank"),
         window_size=raw.size("sliding_window"),
-        compress_ratios=_read_ratios(raw, num_layers),
+        compress_ratios=_read_ratios(raw, num_layers, ratios),
         indexer=IndexerConfig(
             num_heads=raw.size("index_n_heads"),
             head_dim=raw.size("index_head_dim"),
@@ -161,10 +180,12 @@ def read_v4_config(raw: RawConfig) -> V4Config:
         max_position=raw.size("max_position_embeddings"),
         rope=rope,
         compress_rope=compress_rope,
+        num_predict_layers=raw.integer("num_nextn_predict_layers", 0),
+        dspark=read_dspark_config(raw),
     )
 
 
-def _read_ratios(raw: RawConfig, num_layers: int) -> tuple[int, ...]:
+def _read_ratios(raw: RawConfig, num_layers: int, allowed: Mapping[int, str]) -> tuple[int, ...]:
     ratios = raw.optional_list("compress_ratios", int)
     # Layers that predict further tokens follow those of the model.
     if ratios is None or len(ratios) < num_layers:
@@ -173,9 +194,9 @@ def _read_ratios(raw: RawConfig, num_layers: int) -> tuple[int, ...]:
             f"{raw.source}: compress_ratios has {found} entries, num_hidden_layers is {num_layers}"
         )
     for layer, ratio in enumerate(ratios[:num_layers]):
-        if ratio not in RATIOS:
-            allowed = ", ".join(f"{value} ({what})" for value, what in RATIOS.items())
-            raise raw.malformed(f"compress_ratios[{layer}]", ratio, f"one of {allowed}")
+        if ratio not in allowed:
+            known = ", ".join(f"{value} ({what})" for value, what in allowed.items())
+            raise raw.malformed(f"compress_ratios[{layer}]", ratio, f"one of {known}")
     return tuple(ratios[:num_layers])
 
 

@@ -43,6 +43,14 @@ class HyperConnection(nn.Module):
         return written
 
 
+def stream_mean(streams: Tensor) -> Tensor:
+    """[T, n, D] -> [T, D], summed in order in float32."""
+    first, *others = streams.float().unbind(1)
+    for stream in others:
+        first = first + stream
+    return (first / streams.shape[1]).to(streams.dtype)
+
+
 class HyperHead(nn.Module):
     """Collapses the streams behind the last layer."""
 
