@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from deepinfer_core.kv.records import RECORD_FORMATS, Record, make_record
+from deepinfer_core.ops.records import RECORD_FORMATS, Record, make_record
 from deepinfer_core.ops.reference.records import decode, e2m1_codes, encode, pow2_ceil, turn
 from torch import Tensor
 

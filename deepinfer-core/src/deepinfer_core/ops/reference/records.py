@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepinfer_core.kv.records import Record
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.kv import read_slots
 
 E4M3_MAX = 448.0

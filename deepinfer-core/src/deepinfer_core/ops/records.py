@@ -9,11 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from deepinfer_core.errors import ConfigError
-
-PLAIN = "auto"
-"""Rows in the model's dtype."""
-
 _SCALE_BYTES = {"float32": 4, "ue8m0": 1, "e4m3": 1}
 
 
@@ -106,45 +101,6 @@ class Record:
     def _scale_room(self) -> int:
         alignment = self.format.scale_alignment
         return -(-self.scale_bytes // alignment) * alignment
-
-
-@dataclass(frozen=True, slots=True)
-class KVFormat:
-    """What `cache.kv_format` says: a record format for rows and one for indexers' keys."""
-
-    rows: str | None = None
-    """None: in the model's dtype."""
-    keys: str | None = None
-
-    @classmethod
-    def parse(cls, text: str, supported: tuple[str, ...]) -> KVFormat:
-        """Read `auto`, or two names of formats joined by a plus.
-
-        Args:
-            supported: what the model can hold besides `auto`.
-
-        Raises:
-            ConfigError: the model cannot hold such records.
-        """
-        if text not in (PLAIN, *supported):
-            raise ConfigError(
-                "the model's caches cannot hold such records",
-                field="cache.kv_format",
-                value=text,
-                allowed=", ".join((PLAIN, *supported)),
-            )
-        names = [None if name == PLAIN else name for name in text.split("+")]
-        return cls(names[0], names[-1])
-
-    def row_record(self, width: int, rope_dim: int) -> Record | None:
-        """Of rows of keys and values whose last `rope_dim` dims rotate; None: plain rows."""
-        return None if self.rows is None else make_record(self.rows, width, rope_dim)
-
-    def key_record(self, width: int, *, is_turned: bool) -> Record | None:
-        """Of an indexer's keys; None: plain rows."""
-        if self.keys is None:
-            return None
-        return make_record(self.keys, width, is_turned=is_turned)
 
 
 def make_record(name: str, width: int, rope_dim: int = 0, *, is_turned: bool = False) -> Record:

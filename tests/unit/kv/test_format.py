@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.kv.records import KVFormat, Record
+from deepinfer_core.kv.format import KVFormat
+from deepinfer_core.ops.records import Record
 
 SUPPORTED = ("584+132", "auto+132")
 
