@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.engine_setup import (
@@ -22,6 +22,7 @@ from deepinfer_core.engine_setup import (
     sampling_defaults,
 )
 from deepinfer_core.errors import EngineError
+from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.models.loader import Progress
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
@@ -31,6 +32,9 @@ from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
+
+if TYPE_CHECKING:
+    from deepinfer_core.images import PreparedImage
 
 logger = logging.getLogger(__name__)
 
@@ -116,12 +120,15 @@ class Engine:
             max_pool_tokens=device_side.kv.max_tokens_of_pool,
             eos_token_ids=loaded.info.eos_token_ids,
             logits_stages=frozenset(stages),
+            bounded_replay=config.cache.bounded_replay,
+            vision=device_side.runner.builder.images.config,
         )
         scheduler = Scheduler(
             device_side.kv,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             policy=config.scheduler.policy,
+            history_len=history_len_of(loaded.model),
         )
         return cls(
             scheduler,
@@ -133,9 +140,17 @@ class Engine:
         )
 
     def add(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        images: Sequence[PreparedImage] = (),
+        priority: int = 0,
     ) -> list[Request]:
         """Check a prompt and queue its `n` samples; they share the prompt's blocks.
+
+        Args:
+            images: prepared for this model, one for each image token of the prompt.
 
         Returns:
             One request per sample, in order of `sample_index`.
@@ -144,7 +159,7 @@ class Engine:
             RequestError: the prompt or a parameter cannot be served; nothing was queued.
         """
         params = params.with_defaults(self._defaults)
-        checked = check_request(prompt_token_ids, params, self.limits, self._encode_word)
+        checked = check_request(prompt_token_ids, params, self.limits, self._encode_word, images)
         priority = check_priority(priority)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         now = time.monotonic()
@@ -157,6 +172,7 @@ class Engine:
                 stop_token_ids=checked.stop_token_ids,
                 max_total_tokens=checked.max_total_tokens,
                 bad_token_ids=checked.bad_token_ids,
+                images=checked.images,
                 sample_index=sample_index,
                 priority=priority,
                 arrival_time_s=now,

@@ -43,24 +43,16 @@ class ImageSpan:
 
 
 def place_images(
-    token_ids: Sequence[int], images: Sequence[PreparedImage], image_token_id: int | None
+    token_ids: Sequence[int], images: Sequence[PreparedImage], image_token_id: int
 ) -> tuple[list[int], tuple[ImageSpan, ...]]:
     """Make room for each image where the prompt has its one image token.
-
-    Args:
-        image_token_id: None: the model takes no images.
 
     Returns:
         The prompt with as many image tokens as each image takes, and where they stand.
 
     Raises:
-        RequestError: the model takes no images, or there are as many image tokens as images not.
+        RequestError: there are more or fewer image tokens than images.
     """
-    if image_token_id is None:
-        raise RequestError(
-            f"{len(images)} images were given, and this model has no vision tower; send text only",
-            field="images",
-        )
     places = [i for i, token_id in enumerate(token_ids) if token_id == image_token_id]
     if len(places) != len(images):
         raise RequestError(
@@ -77,6 +69,15 @@ def place_images(
         placed += [image_token_id] * image.num_tokens
         done = place + 1
     return [*placed, *token_ids[done:]], tuple(spans)
+
+
+def no_tower(num_images: int) -> RequestError:
+    """What is said to a request with images where the model takes none."""
+    return RequestError(
+        f"images: {num_images} were given, allowed are 0, as this model has no vision tower; "
+        "send text only",
+        field="images",
+    )
 
 
 def content_of(spans: Sequence[ImageSpan], start: int, stop: int) -> bytes:

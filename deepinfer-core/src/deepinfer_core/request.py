@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deepinfer_core.errors import RequestError
+from deepinfer_core.images import ImageSpan, content_of
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import TokenLogprobs
 
@@ -30,6 +31,8 @@ class Request:
     max_total_tokens: int
     """num_prompt_tokens + the output limit, already cut to max_model_len."""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    images: tuple[ImageSpan, ...] = ()
+    """In the order of the prompt; kept to the end, since a preempted prompt is computed again."""
     sample_index: int = 0
     priority: int = 0
     """Lower runs first under the priority policy."""
@@ -48,10 +51,15 @@ class Request:
     """Seat in the runner, kept for life; -1 before the first step."""
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache or being written by a step in flight."""
+    num_hit_tokens: int = 0
+    """Leading tokens that the prefix cache gave at the present admission. They are never written;
+    with bounded replay, computing begins before their end."""
     num_in_flight_tokens: int = 0
     """Drawn by steps in flight, not on the host yet."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache at first admission; a statistic only."""
+    num_replay_tokens: int = 0
+    """Tokens of prefix hits that were computed again, in all admissions; a statistic only."""
     num_preemptions: int = 0
     followers: list[Request] = field(default_factory=list)
     """The other samples of the prompt, waiting to fork from this one."""
@@ -99,3 +107,7 @@ class Request:
         if start >= num_prompt:
             return self.output_token_ids[start - num_prompt : stop - num_prompt]
         return self.prompt_token_ids[start:] + self.output_token_ids[: stop - num_prompt]
+
+    def image_content(self, start: int, stop: int) -> bytes:
+        """What the ids at positions start .. stop-1 do not say: which images they stand for."""
+        return content_of(self.images, start, stop) if self.images else b""

@@ -10,9 +10,14 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from deepinfer_core.errors import PromptTooLongError, RequestError, UnsupportedSamplingError
+from deepinfer_core.images import ImageSpan, PreparedImage, no_tower, place_images
 from deepinfer_core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from deepinfer_core.models.vision.config import VisionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,10 @@ class RequestLimits:
     eos_token_ids: tuple[int, ...]
     logits_stages: frozenset[str] = frozenset()
     """Names of the custom stages that plugins registered."""
+    bounded_replay: bool = False
+    """Tokens may be computed from windows cut short, which says nothing of a prompt."""
+    vision: VisionConfig | None = None
+    """What images must be prepared for; None: the model takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class CheckedRequest:
     stop_token_ids: frozenset[int]
     max_total_tokens: int
     bad_token_ids: tuple[tuple[int, ...], ...]
+    images: tuple[ImageSpan, ...]
 
 
 def check_request(
@@ -45,14 +55,26 @@ def check_request(
     params: SamplingParams,
     limits: RequestLimits,
     encode_word: Callable[[str], list[int]],
+    images: Sequence[PreparedImage] = (),
 ) -> CheckedRequest:
     """Check a prompt and its parameters against the limits.
+
+    Args:
+        images: one for each image token of the prompt, which is then replaced by as many as the
+            image takes. Without any, image tokens are tokens like others.
 
     Raises:
         PromptTooLongError: the prompt leaves no room for one output token.
         UnsupportedSamplingError: a parameter does not fit this model.
-        RequestError: the prompt is empty or holds an unknown token id.
+        RequestError: the prompt is empty or holds an unknown token id, or its images cannot be
+            served.
     """
+    spans: tuple[ImageSpan, ...] = ()
+    if images:
+        if limits.vision is None:
+            raise no_tower(len(images))
+        image_token_id = limits.vision.image_token_id
+        prompt_token_ids, spans = place_images(prompt_token_ids, images, image_token_id)
     prompt = _checked_prompt(prompt_token_ids, limits)
     _check_token_ids(params, limits)
     unknown_stages = sorted(set(params.logits_stages) - limits.logits_stages)
@@ -69,6 +91,7 @@ def check_request(
         stop_token_ids=_token_set((*eos, *params.stop_token_ids)),
         max_total_tokens=min(wanted, limits.max_model_len, limits.max_pool_tokens),
         bad_token_ids=_bad_token_ids(params.bad_words, encode_word),
+        images=spans,
     )
 
 
@@ -141,6 +164,12 @@ def _check_token_ids(params: SamplingParams, limits: RequestLimits) -> None:
                     f"{field} holds {token_id}, allowed are 0 to {limits.vocab_size - 1}",
                     field=field,
                 )
+    if limits.bounded_replay and params.prompt_logprobs is not None:
+        raise UnsupportedSamplingError(
+            f"prompt_logprobs = {params.prompt_logprobs} is not allowed with cache.bounded_replay, "
+            "which computes prompt tokens approximately; turn one of them off",
+            field="prompt_logprobs",
+        )
     for field in ("logprobs", "prompt_logprobs"):
         wanted = getattr(params, field)
         if wanted is not None and wanted > limits.vocab_size:

@@ -1,7 +1,7 @@
 """Names for full blocks, and the longest prefix that every layout group can serve.
 
-A digest names everything that a block's content depends on: the group's facts and all token ids
-from position 0 to the block's end. It is the same in every process and on every machine.
+A digest names everything that a block's content depends on: the group's facts, and all token ids
+and images from position 0 to the block's end. It is the same in every process and on every machine.
 Knows no block pool beyond a mapping from digest to block.
 """
 
@@ -23,26 +23,36 @@ class BlockHasher:
     """The hash chain of one layout group.
 
     `root` stands before the first block; the digest of block i is
-    blake2b(digest of block i-1 + token ids of block i as int32 little-endian).
+    blake2b(digest of block i-1 + token ids of block i as int32 little-endian + content of images).
+
+    Args:
+        num_replay_tokens: of the layout. What is computed behind a replay is not exact, and must
+            not pass for it.
     """
 
     __slots__ = ("_pack", "root")
 
-    def __init__(self, group: LayoutGroup) -> None:
+    def __init__(self, group: LayoutGroup, num_replay_tokens: int = 0) -> None:
         facts = (
             _FORMAT,
             group.kind,
             group.window_size,
             group.block_size,
+            num_replay_tokens,
             *map(_content_facts, group.layer_kvs),
             *group.caches,
         )
         self.root = blake2b(repr(facts).encode(), digest_size=DIGEST_BYTES).digest()
         self._pack = Struct(f"<{group.block_size}i").pack
 
-    def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:
-        """Digest of the block of `token_ids` (exactly one block) that follows `parent`."""
-        return blake2b(parent + self._pack(*token_ids), digest_size=DIGEST_BYTES).digest()
+    def extend(self, parent: bytes, token_ids: Sequence[int], images: bytes = b"") -> bytes:
+        """Digest of the block of `token_ids` (exactly one block) that follows `parent`.
+
+        Args:
+            images: what tells the images that reach into the block from others.
+        """
+        content = parent + self._pack(*token_ids) + images
+        return blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 def _content_facts(kv: LayerKV) -> tuple[object, ...]:
@@ -62,7 +72,8 @@ class PrefixIndex:
         self._groups = layout.groups
         self._needed = [g for g, group in enumerate(layout.groups) if group.needed_by_hits]
         self._granularity = layout.hit_granularity
-        self._hashers = [BlockHasher(group) for group in layout.groups]
+        self._num_replay_tokens = layout.num_replay_tokens
+        self._hashers = [BlockHasher(group, layout.num_replay_tokens) for group in layout.groups]
         self._cached = cached_blocks
 
     def digest(self, request: Request, digests: list[bytes], group: int, index: int) -> bytes:
@@ -75,8 +86,11 @@ class PrefixIndex:
         while len(digests) <= index:
             size, hasher = self._groups[group].block_size, self._hashers[group]
             start = len(digests) * size
+            stop = start + size
             parent = digests[-1] if digests else hasher.root
-            digests.append(hasher.extend(parent, request.known_token_ids(start, start + size)))
+            token_ids = request.known_token_ids(start, stop)
+            images = request.image_content(start, stop)
+            digests.append(hasher.extend(parent, token_ids, images))
         return digests[index]
 
     def can_serve(self, group: int, index: int) -> bool:
@@ -101,7 +115,7 @@ class PrefixIndex:
             digests: one list per group, see `digest`.
 
         Returns:
-            H, a multiple of the hit granularity.
+            H, a multiple of the hit granularity; longer than what would be computed again.
         """
         hit = limit - limit % self._granularity if self._needed else 0
         for group in self._needed:
@@ -115,7 +129,7 @@ class PrefixIndex:
                     served = self._window_hit(request, digests[group], group, hit)
                     lowered = lowered or served < hit
                     hit = served
-        return hit
+        return hit if hit > self._num_replay_tokens else 0
 
     def hit_blocks(
         self, request: Request, digests: Sequence[list[bytes]], group: int, hit: int

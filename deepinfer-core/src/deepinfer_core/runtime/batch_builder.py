@@ -7,7 +7,7 @@ of a step travel in one staging buffer, so that there is one copy to the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,13 @@ from torch import Tensor
 from deepinfer_core.kv.layout import KVLayout
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
+from deepinfer_core.runtime.image_rows import ImageEncoder
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, BlockUpdate, StepPlan
 from deepinfer_core.staging import IntArray, stage
+
+if TYPE_CHECKING:
+    from deepinfer_core.models.vision.tower import VisionTower
 
 INITIAL_BLOCKS_PER_ROW = 64
 
@@ -80,12 +84,16 @@ class BatchBuilder:
         *,
         max_num_seqs: int,
         device: torch.device,
+        tower: VisionTower | None = None,
     ) -> None:
         self._cache_groups = layout.cache_groups
         self._caches = caches
         self._token_pool = token_pool
         self._device = device
+        self.images = ImageEncoder(tower, device)
         self._tables = [BlockTables(max_num_seqs, group.block_size) for group in layout.groups]
+        self._hold_hits = [group.needed_by_hits for group in layout.groups]
+        self._num_replay_tokens = layout.num_replay_tokens
 
     def update_blocks(self, changes: Sequence[BlockUpdate]) -> None:
         for change in changes:
@@ -105,17 +113,29 @@ class BatchBuilder:
 
         sampled = np.array([plan.sample_rows, plan.sample_positions], dtype=np.int64)
         places_of = self._token_pool.places
-        longs = [positions, ends - 1, places_of(token_rows, positions), places_of(*sampled)]
-        ints: list[IntArray] = [token_ids, np.concatenate(([0], ends)), seq_lens]
+        history = np.array(plan.history_token_ids, dtype=np.int32).reshape(len(rows), -1)
+        before = starts[:, None] + np.arange(-history.shape[1], 0)
+        longs = [
+            positions,
+            ends - 1,
+            places_of(token_rows, positions),
+            places_of(*sampled),
+            places_of(rows[:, None], before),
+        ]
+        ints: list[IntArray] = [token_ids, history, np.concatenate(([0], ends)), seq_lens]
         seq_len_bounds = seq_lens.tolist()
         max_seq_len = max(seq_len_bounds)
-        for tables in self._tables:
-            ints += (tables.prefixes(rows, max_seq_len), tables.slots(token_rows, positions))
+        hits = self._replayed_hits(plan)
+        for tables, holds_hits in zip(self._tables, self._hold_hits, strict=True):
+            slots = tables.slots(token_rows, positions)
+            if holds_hits and plan.replays:
+                slots[positions < hits.repeat(query_lens)] = -1  # cached already
+            ints += (tables.prefixes(rows, max_seq_len), slots)
+        ints.append(np.maximum(hits - self._num_replay_tokens, 0))
         staged_longs, staged_ints = stage(longs, ints, self._device)
-        device_positions, last_tokens, places, sample_places = staged_longs
-        known_ids, cu_seqlens_q, device_seq_lens, *tables_and_slots = staged_ints
-        num_unknown = plan.token_ids.count(UNKNOWN_TOKEN_ID)
-        input_ids = self._fill_in(known_ids, num_unknown, places)
+        device_positions, last_tokens, places, sample_places, history_places = staged_longs
+        known_ids, known_history, cu_seqlens_q, device_seq_lens, *tables_and_slots = staged_ints
+        input_ids = self._fill_in(known_ids, plan.token_ids, places)
         groups = [
             AttentionMeta(
                 cu_seqlens_q=cu_seqlens_q,
@@ -126,18 +146,34 @@ class BatchBuilder:
                 block_size=tables.block_size,
                 query_lens=plan.num_scheduled_tokens,
                 seq_len_bounds=seq_len_bounds,
+                window_starts=tables_and_slots[-1] if plan.replays else None,
             )
             for g, tables in enumerate(self._tables)
         ]
         attention = AttentionBatch(groups, self._cache_groups, self._caches)
-        batch = ForwardBatch(input_ids, device_positions, attention)
+        batch = ForwardBatch(
+            input_ids,
+            device_positions,
+            attention,
+            images=self.images.rows_of(plan),
+            history=self._fill_in(known_history, plan.history_token_ids, history_places),
+        )
         return Step(batch, last_tokens, sample_places)
 
-    def _fill_in(self, known_ids: Tensor, num_unknown: int, places: Tensor) -> Tensor:
-        """[T] int32: the ids, and where the host has none, what the device has drawn."""
+    @staticmethod
+    def _replayed_hits(plan: StepPlan) -> NDArray[np.int64]:
+        """[B] tokens of prefix hits that the step computes some of again; else 0."""
+        hits = np.zeros(len(plan.rows), dtype=np.int64)
+        for index, num_hit_tokens in plan.replays:
+            hits[index] = num_hit_tokens
+        return hits
+
+    def _fill_in(self, known_ids: Tensor, host_ids: Sequence[int], places: Tensor) -> Tensor:
+        """The ids, int32, and where the host has none, what the device has drawn."""
+        num_unknown = host_ids.count(UNKNOWN_TOKEN_ID)
         if not num_unknown:
             return known_ids
         drawn = self._token_pool.read(places)
-        if num_unknown == len(known_ids):
+        if num_unknown == len(host_ids):
             return drawn
         return torch.where(known_ids == UNKNOWN_TOKEN_ID, drawn, known_ids)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.kv.layout import KVLayout
-from deepinfer_core.models.interface import Model
+from deepinfer_core.models.interface import Model, tower_of
 from deepinfer_core.ops.table import BoundOp
 from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
 from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
@@ -62,6 +62,7 @@ class ModelRunner:
             token_pool,
             max_num_seqs=max_num_seqs,
             device=pool.device,
+            tower=tower_of(model),
         )
 
     @staticmethod
@@ -101,8 +102,10 @@ class ModelRunner:
     def _apply_row_changes(self, plan: StepPlan) -> None:
         for row in plan.row_frees:
             self.sampler.free_row(row)
+            self.builder.images.free_row(row)
         for start in plan.row_starts:
             self.sampler.start_row(start)
+            self.builder.images.start_row(start.row, start.images)
             longest_word = max(map(len, start.bad_token_ids), default=0)
             known_ids = [*start.prompt_token_ids, *start.output_token_ids]
             self._token_pool.start_row(start.row, known_ids, history_len=longest_word)

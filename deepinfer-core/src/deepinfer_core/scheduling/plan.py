@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from deepinfer_core.images import ImageSpan
 from deepinfer_core.sampling_params import SamplingParams
 
 UNKNOWN_TOKEN_ID = -1
 """A token that the host has not seen yet; the runner gathers it from the token pool."""
+NO_TOKEN_ID = -2
+"""Before the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class RowStart:
     """`bad_words` as token sequences."""
     output_token_ids: Sequence[int] = ()
     """Drawn before, by a request that had to give up an earlier row."""
+    images: Sequence[ImageSpan] = ()
+    """In the order of the prompt. The runner keeps them as long as the row has this owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,10 @@ class StepPlan:
     token_ids: list[int] = field(default_factory=list)
     """Input ids of the step, request after request; UNKNOWN_TOKEN_ID where in flight."""
 
+    history_token_ids: list[int] = field(default_factory=list)
+    """The ids just before each request's first one, request after request and as many each as
+    the model wants; NO_TOKEN_ID before the start."""
+
     sample_request_ids: list[int] = field(default_factory=list)
     sample_rows: list[int] = field(default_factory=list)
     """Rows that draw a token. Forked samples (`n`) draw from another request's logits."""
@@ -83,6 +92,9 @@ class StepPlan:
     sample_positions: list[int] = field(default_factory=list)
     """Absolute position of the token to be drawn; an upper bound once drafts are in flight."""
 
+    replays: list[tuple[int, int]] = field(default_factory=list)
+    """(index into `rows`, tokens of its prefix hit) of requests that compute some of these tokens
+    again: to rebuild windows, not to write what is cached."""
     prompt_logprobs: list[PromptLogprobsPlan] = field(default_factory=list)
     row_starts: list[RowStart] = field(default_factory=list)
     row_frees: list[int] = field(default_factory=list)

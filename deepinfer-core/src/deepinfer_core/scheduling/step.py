@@ -9,6 +9,7 @@ from __future__ import annotations
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.entry import Entry, Place
 from deepinfer_core.scheduling.plan import (
+    NO_TOKEN_ID,
     UNKNOWN_TOKEN_ID,
     BlockUpdate,
     PromptLogprobsPlan,
@@ -77,6 +78,8 @@ class Step:
             self.to_register.append((entry, end))
         if start < entry.prompt_logprobs_end:
             self._plan_prompt_logprobs(entry, start, end)
+        if start < request.num_hit_tokens:
+            plan.replays.append((len(self.placed), request.num_hit_tokens))
         self.placed.append(entry)
         plan.num_computed_tokens.append(start)
         plan.num_scheduled_tokens.append(num_tokens)
@@ -131,10 +134,17 @@ class Step:
                 stop_token_ids=request.stop_token_ids,
                 bad_token_ids=request.bad_token_ids,
                 output_token_ids=tuple(request.output_token_ids),
+                images=request.images,
             )
         )
 
-    def complete(self, *, row_frees: list[int], block_copies: list[tuple[int, int]]) -> StepPlan:
+    def complete(
+        self,
+        *,
+        row_frees: list[int],
+        block_copies: list[tuple[int, int]],
+        history_len: int = 0,
+    ) -> StepPlan:
         """Fill in the rest of the plan and return it; nothing can be placed any more."""
         plan = self.plan
         plan.request_ids = [entry.request_id for entry in self.placed]
@@ -142,6 +152,13 @@ class Step:
         plan.sample_request_ids = [entry.request_id for entry in self.sampled]
         plan.sample_rows = [entry.request.row for entry in self.sampled]
         plan.row_frees, plan.block_copies = row_frees, block_copies
+        if history_len:
+            starts = zip(self.placed, plan.num_computed_tokens, strict=True)
+            plan.history_token_ids = [
+                token_id
+                for entry, start in starts
+                for token_id in _history(entry.request, start, history_len)
+            ]
         return plan
 
     def prompt_logprobs_targets(self) -> list[tuple[Request, int]]:
@@ -163,3 +180,11 @@ class Step:
                 target_token_ids=request.prompt_token_ids[start + 1 : end + 1],
             )
         )
+
+
+def _history(request: Request, start: int, length: int) -> list[int]:
+    """Ids at positions start - length .. start - 1."""
+    first = max(0, start - length)
+    known = request.known_token_ids(first, start)
+    missing = start - first - len(known)
+    return [NO_TOKEN_ID] * (length - start + first) + known + [UNKNOWN_TOKEN_ID] * missing
