@@ -15,6 +15,7 @@ import torch
 from deepinfer_core.config import DeviceConfig, EngineConfig, ModelConfig
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import Progress, build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
@@ -113,6 +114,8 @@ def load_model(
     )
     tokenizer = resolve_tokenizer(config.model, checkpoint.info)
     load_weights(model, checkpoint, device=runtime.torch_device, progress=progress)
+    if isinstance(model, ReadsVocabulary):
+        model.read_vocabulary(tokenizer)
     return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.layers.decoder_layer import DecoderLayer
 from deepinfer_core.models.layers.embedding import VocabMatrix
@@ -48,7 +49,7 @@ class DecoderStack(nn.Module):
         return x
 
 
-class DecoderModel(nn.Module):
+class DecoderModel(CausalModel):
     """A causal language model. Construct on the meta device, then load weights.
 
     Args:
@@ -61,22 +62,15 @@ class DecoderModel(nn.Module):
     """
 
     def __init__(self, config: DecoderConfig, ops: OpTable, *, dtype: str) -> None:
-        super().__init__()
+        super().__init__(
+            ops, vocab_size=config.vocab_size, hidden_size=config.hidden_size, dtype=dtype
+        )
         self.config = config
-        self.dtype: torch.dtype = getattr(torch, dtype)
-        self.vocab_size = config.vocab_size
         self.model = DecoderStack(ops, config, dtype=dtype)
         self.lm_head = (
             None
             if config.tie_word_embeddings
             else VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
-        )
-        self.head_gemm = ops.bind(
-            "gemm.dense",
-            dtype=dtype,
-            role="lm_head",
-            in_features=config.hidden_size,
-            out_features=config.vocab_size,
         )
 
     @classmethod
@@ -113,23 +107,12 @@ class DecoderModel(nn.Module):
         hidden_states: Tensor = self.model(batch)
         return hidden_states
 
-    @torch.inference_mode()
-    def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """[L, C] -> [L, V] float32."""
-        logits: Tensor = self.head_gemm(hidden_states, self._head_weight())
-        return logits.float()
-
-    @torch.inference_mode()
-    def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
-        """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
-        logits: Tensor = self.head_gemm(hidden_states, self._head_weight()[start:stop])
-        return logits.float()
-
     def is_redundant(self, name: str) -> bool:
         """Whether a checkpoint tensor repeats what the model has or computes itself."""
         if name.endswith(("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")):
             return True
         return name == "lm_head.weight" and self.lm_head is None
 
-    def _head_weight(self) -> Tensor:
+    @property
+    def head_weight(self) -> Tensor:
         return (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight

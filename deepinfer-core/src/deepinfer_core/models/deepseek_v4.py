@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.deepseek_v4_config import (
     LayerCaches,
     V4Config,
@@ -39,6 +40,7 @@ RENAMED = (
     (re.compile(r"\.down_proj\.weight$"), ".w2.weight"),
     (re.compile(r"\.up_proj\.weight$"), ".w3.weight"),
     (re.compile(r"\.e_score_correction_bias$"), ".bias"),
+    (re.compile(r"\.image_bias$"), ".bias_vl"),
 )
 
 
@@ -83,17 +85,16 @@ class V4Layer(nn.Module):
         return self.hc_ffn.write(y, streams, post, mix)
 
 
-class DeepseekV4(nn.Module):
+class DeepseekV4(CausalModel):
     """A window and compressed rows, four residual streams, experts hashed by token or routed.
 
     Args and errors are those of `DecoderModel`.
     """
 
     def __init__(self, config: V4Config, ops: OpTable, *, dtype: str) -> None:
-        super().__init__()
+        size = config.hidden_size
+        super().__init__(ops, vocab_size=config.vocab_size, hidden_size=size, dtype=dtype)
         self.config = config
-        self.dtype: torch.dtype = getattr(torch, dtype)
-        self.vocab_size, size = config.vocab_size, config.hidden_size
         self._layer_kvs, caches = plan_caches(config, self.dtype.itemsize)
         self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.layers = nn.ModuleList(
@@ -105,13 +106,6 @@ class DeepseekV4(nn.Module):
         self.head = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.rotary = RotaryTable(config.rope)
         self.compress_rotary = RotaryTable(config.compress_rope)
-        self.head_gemm = ops.bind(
-            "gemm.dense",
-            dtype=dtype,
-            role="lm_head",
-            in_features=size,
-            out_features=config.vocab_size,
-        )
 
     @classmethod
     def read_config(cls, raw: RawConfig) -> V4Config:
@@ -128,6 +122,10 @@ class DeepseekV4(nn.Module):
     def is_redundant(self, name: str) -> bool:
         """Whether a checkpoint tensor is of a layer that predicts further tokens."""
         return name.startswith("mtp.")
+
+    @property
+    def head_weight(self) -> Tensor:
+        return self.head.weight
 
     def layer_kv(self) -> list[LayerKV]:
         """What each cache stores per token, see `plan_caches`."""
@@ -178,15 +176,3 @@ class DeepseekV4(nn.Module):
         """[N] int32 -> [N, C]."""
         embeddings: Tensor = self.embed(token_ids)
         return embeddings
-
-    @torch.inference_mode()
-    def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """[L, C] -> [L, V] float32."""
-        logits: Tensor = self.head_gemm(hidden_states, self.head.weight)
-        return logits.float()
-
-    @torch.inference_mode()
-    def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
-        """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
-        logits: Tensor = self.head_gemm(hidden_states, self.head.weight[start:stop])
-        return logits.float()

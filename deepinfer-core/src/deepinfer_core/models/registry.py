@@ -53,6 +53,11 @@ BUILTIN_MODELS: tuple[ModelSpec, ...] = (
         target="deepinfer_core.models.deepseek_v4:DeepseekV4",
         architectures=("DeepseekV4ForCausalLM",),
     ),
+    ModelSpec(
+        name="deepseek_v41",
+        target="deepinfer_core.models.deepseek_v41:DeepseekV41",
+        architectures=("DeepseekV41ForCausalLM",),
+    ),
 )
 
 

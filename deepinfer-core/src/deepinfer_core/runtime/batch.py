@@ -57,3 +57,6 @@ class ForwardBatch:
     attention: AttentionBatch
     images: ImageRows | None = None
     """None where no token of the step stands for an image."""
+    history: Tensor | None = None
+    """[B, n] int32, the ids of the n tokens before each request's first one, negative before the
+    start; for models with a `history_len` of n. Others do not look at it."""

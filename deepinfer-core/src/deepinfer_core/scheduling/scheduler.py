@@ -40,6 +40,7 @@ class Scheduler:
         max_num_seqs: rows, which bound the requests that have started.
         max_num_batched_tokens: budget of one step.
         policy: `fcfs` or `priority`.
+        history_len: tokens before each chunk whose ids the model wants.
 
     Raises:
         ConfigError: the policy is unknown.
@@ -52,6 +53,7 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         policy: str = "fcfs",
+        history_len: int = 0,
     ) -> None:
         self._kv = kv
         chosen = get_policy(policy)
@@ -60,6 +62,7 @@ class Scheduler:
         self._planner = Planner(kv, self._roster, chosen, self._budget)
         self._in_flight: deque[Step] = deque()
         self._next_step_id = 0
+        self._history_len = history_len
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
@@ -160,7 +163,9 @@ class Scheduler:
         self._in_flight.append(step)
         self._next_step_id += 1
         return step.complete(
-            row_frees=self._roster.take_row_frees(), block_copies=self._kv.take_block_copies()
+            row_frees=self._roster.take_row_frees(),
+            block_copies=self._kv.take_block_copies(),
+            history_len=self._history_len,
         )
 
     def roll_back(self, plan: StepPlan, reason: str) -> None:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.kv.layout import LayerKV
-from deepinfer_core.models.interface import Model
+from deepinfer_core.models.interface import Model, history_len_of
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
+from deepinfer_core.scheduling.plan import NO_TOKEN_ID
 
 GARBAGE = 1e4
 
@@ -26,11 +27,22 @@ class HandRunner:
 
     Args:
         num_blocks: of every layout group; one of them is the null block.
+        extra_kv: caches behind those of the model, such as a drafter's.
+        num_lookahead_tokens: how far block tables reach beyond the tokens that were fed.
     """
 
-    def __init__(self, model: Model, *, block_size: int = 16, num_blocks: int = 64) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 64,
+        extra_kv: Sequence[LayerKV] = (),
+        num_lookahead_tokens: int = 0,
+    ) -> None:
         self.model = model
-        layers = model.layer_kv()
+        self.num_lookahead_tokens = num_lookahead_tokens
+        layers = [*model.layer_kv(), *extra_kv]
         self.windows = list(dict.fromkeys(layer.window_size for layer in layers))
         self.cache_groups = [self.windows.index(layer.window_size) for layer in layers]
         # A block holds whole rows of every cache.
@@ -43,6 +55,8 @@ class HandRunner:
         self.free_blocks = [list(order) for _ in self.windows]
         self.block_tables: list[dict[int, list[int]]] = [{} for _ in self.windows]
         self.lengths: dict[int, int] = {}
+        self.token_ids: dict[int, list[int]] = {}
+        """Of each sequence; beyond its length they count no more."""
 
     def feed(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         """Compute the next tokens of several sequences in one step.
@@ -53,10 +67,20 @@ class HandRunner:
         Returns:
             sequence -> logits [number of its tokens, V] float32.
         """
+        batch = self.next_batch(chunks)
+        logits = self.model.compute_logits(self.model.forward(batch))
+        query_lens = [len(ids) for ids in chunks.values()]
+        return dict(zip(chunks, torch.split(logits, query_lens), strict=True))
+
+    def next_batch(self, chunks: Mapping[int, Sequence[int]]) -> ForwardBatch:
+        """What `feed` gives the model; the sequences count as grown."""
         query_lens = [len(ids) for ids in chunks.values()]
         starts = [self.lengths.get(key, 0) for key in chunks]
         seq_lens = [start + count for start, count in zip(starts, query_lens, strict=True)]
-        self.lengths.update(zip(chunks, seq_lens, strict=True))
+        history = [self._history(key, start) for key, start in zip(chunks, starts, strict=True)]
+        for key, start, ids in zip(chunks, starts, chunks.values(), strict=True):
+            self.lengths[key] = start + len(ids)
+            self.token_ids.setdefault(key, [])[start:] = ids
         positions = torch.cat([torch.arange(s, e) for s, e in zip(starts, seq_lens, strict=True)])
         groups = [
             self._group_meta(group, list(chunks), starts, seq_lens, positions)
@@ -64,9 +88,9 @@ class HandRunner:
         ]
         input_ids = torch.tensor([i for ids in chunks.values() for i in ids], dtype=torch.int32)
         attention = AttentionBatch(groups, self.cache_groups, self.caches)
-        hidden = self.model.forward(ForwardBatch(input_ids, positions, attention))
-        logits = self.model.compute_logits(hidden)
-        return dict(zip(chunks, torch.split(logits, query_lens), strict=True))
+        return ForwardBatch(
+            input_ids, positions, attention, history=torch.tensor(history, dtype=torch.int32)
+        )
 
     def greedy(self, prompt: Sequence[int], num_tokens: int, *, key: int = 0) -> list[int]:
         """Feed a prompt as one chunk, then its most likely continuation token by token."""
@@ -76,6 +100,11 @@ class HandRunner:
             logits = self.feed({key: output[-1:]})[key]
             output.append(int(logits[-1].argmax()))
         return output
+
+    def _history(self, key: int, start: int) -> list[int]:
+        length = history_len_of(self.model)
+        known = self.token_ids.get(key, [])[max(0, start - length) : start]
+        return [NO_TOKEN_ID] * (length - len(known)) + known
 
     def _group_meta(
         self,
@@ -89,7 +118,7 @@ class HandRunner:
         tables = []
         for key, start, length in zip(keys, starts, seq_lens, strict=True):
             table = self.block_tables[group].setdefault(key, [])
-            while len(table) * size < length:
+            while len(table) * size < length + self.num_lookahead_tokens:
                 table.append(self.free_blocks[group].pop())
             if window is not None:
                 for gone in range(max(0, start + 1 - window) // size):

@@ -12,6 +12,8 @@ from deepinfer_core.ops.table import OpTable
 class HyperConnection(nn.Module):
     """n residual streams, of which a sublayer reads a mixture and to which it writes."""
 
+    features: tuple[str, ...] = ()
+
     def __init__(self, ops: OpTable, config: V4Config, *, dtype: str, role: str) -> None:
         super().__init__()
         n, size = config.hyper.num_streams, config.hidden_size
@@ -19,7 +21,14 @@ class HyperConnection(nn.Module):
         self.fn = empty_parameter(2 * n + n * n, n * size, dtype="float32")
         self.base = empty_parameter(2 * n + n * n, dtype="float32")
         self.scale = empty_parameter(3, dtype="float32")
-        self.pre = ops.bind("hc.pre", dtype=dtype, role=f"{role}.pre", hc_mult=n, hidden_size=size)
+        self.pre = ops.bind(
+            "hc.pre",
+            dtype=dtype,
+            role=f"{role}.pre",
+            features=self.features,
+            hc_mult=n,
+            hidden_size=size,
+        )
         self.post = ops.bind(
             "hc.post", dtype=dtype, role=f"{role}.post", hc_mult=n, hidden_size=size
         )
@@ -41,6 +50,26 @@ class HyperConnection(nn.Module):
         """The sublayer's output [T, D] into the streams [T, n, D]."""
         written: Tensor = self.post(y, streams, post, mix)
         return written
+
+
+class DelayedHyperConnection(HyperConnection):
+    """One whose own coefficients of reading serve the sublayer after it."""
+
+    features = ("delayed",)
+
+    def read_with(self, streams: Tensor, pre: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `read`, with the coefficients [T, n] of the sublayer before; the last is its own."""
+        u, post, mix, own_pre = self.pre(
+            streams,
+            self.fn,
+            self.base,
+            self.scale,
+            self.norm_eps,
+            self.hyper.eps,
+            self.hyper.num_iters,
+            previous=pre,
+        )
+        return u, post, mix, own_pre
 
 
 def stream_mean(streams: Tensor) -> Tensor:

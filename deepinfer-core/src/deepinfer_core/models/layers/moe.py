@@ -67,14 +67,17 @@ class Router(Linear):
     ) -> None:
         dtype = "float32" if moe.wide_router else dtype
         super().__init__(ops, hidden_size, moe.num_experts, dtype=dtype, role="moe.gate")
-        self.e_score_correction_bias = self.tid2eid = None
+        self.e_score_correction_bias = self.image_bias = self.tid2eid = None
         if hashed_vocab is not None:
             self.tid2eid = empty_parameter(hashed_vocab, moe.num_experts_per_token, dtype="int64")
         elif moe.has_bias:
             self.e_score_correction_bias = empty_parameter(moe.num_experts, dtype="float32")
+        if moe.has_image_bias:
+            self.image_bias = empty_parameter(moe.num_experts, dtype="float32")
         self.moe = moe
         features = {
             "bias": self.e_score_correction_bias is not None,
+            "image_bias": self.image_bias is not None,
             "hash_ids": self.tid2eid is not None,
             "groups": moe.num_groups > 1,
             "renormalize": moe.renormalize,
@@ -89,14 +92,19 @@ class Router(Linear):
             top_k=moe.num_experts_per_token,
         )
 
-    def choose(self, x: Tensor, input_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+    def choose(
+        self, x: Tensor, input_ids: Tensor | None, is_image: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """[T, C] of tokens [T] -> ids [T, K] int32 and weights [T, K] float32."""
         moe = self.moe
         hash_ids = None
         if self.tid2eid is not None and input_ids is not None:
             hash_ids = self.tid2eid.index_select(0, input_ids).int()
+        logits = self(x.float() if moe.wide_router else x)
+        if moe.temperature != 1.0:
+            logits = logits / moe.temperature
         ids, weights = self.route(
-            self(x.float() if moe.wide_router else x),
+            logits,
             moe.num_experts_per_token,
             scoring=moe.scoring,
             bias=self.e_score_correction_bias,
@@ -105,6 +113,8 @@ class Router(Linear):
             renormalize=moe.renormalize,
             scale=moe.scale,
             hash_ids=hash_ids,
+            image_bias=self.image_bias,
+            is_image=is_image,
         )
         return ids, weights
 
@@ -132,8 +142,15 @@ class SparseMoE(nn.Module):
                 ops, hidden_size, shared_size, dtype=dtype, bias=False, limit=moe.limit
             )
 
-    def forward(self, x: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        """[T, C] of tokens [T], which only hashed layers need -> [T, C]."""
-        ids, weights = self.gate.choose(x, input_ids)
+    def forward(
+        self, x: Tensor, input_ids: Tensor | None = None, is_image: Tensor | None = None
+    ) -> Tensor:
+        """[T, C] -> [T, C].
+
+        Args:
+            input_ids: [T], which only hashed layers need.
+            is_image: [T] bool, tokens of images; None = none.
+        """
+        ids, weights = self.gate.choose(x, input_ids, is_image)
         y: Tensor = self.experts(x, ids, weights)
         return y if self.shared_experts is None else y + self.shared_experts(x)

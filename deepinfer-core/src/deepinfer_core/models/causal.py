@@ -1,0 +1,62 @@
+"""`CausalModel`: what all models share, the output head over the last hidden states."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import ForwardBatch
+
+
+class CausalModel(nn.Module):
+    """A causal language model. Implements `models.interface.Model`.
+
+    Args:
+        dtype: of weights and activations: `float32`, `bfloat16` or `float16`.
+    """
+
+    def __init__(self, ops: OpTable, *, vocab_size: int, hidden_size: int, dtype: str) -> None:
+        super().__init__()
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.vocab_size = vocab_size
+        self.head_gemm = ops.bind(
+            "gemm.dense",
+            dtype=dtype,
+            role="lm_head",
+            in_features=hidden_size,
+            out_features=vocab_size,
+        )
+
+    @property
+    @abstractmethod
+    def head_weight(self) -> Tensor:
+        """[V, C] of the output head."""
+
+    @abstractmethod
+    def layer_kv(self) -> list[LayerKV]:
+        """What each cache stores per token."""
+
+    @abstractmethod
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states [T, C] after the last norm; writes the caches of the T tokens."""
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """[L, C] -> [L, V] float32."""
+        logits: Tensor = self.head_gemm(hidden_states, self.head_weight)
+        return logits.float()
+
+    @torch.inference_mode()
+    def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
+        """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
+        logits: Tensor = self.head_gemm(hidden_states, self.head_weight[start:stop])
+        return logits.float()
+
+    def is_redundant(self, name: str) -> bool:
+        """Whether a checkpoint tensor repeats what the model has or computes itself, or is of no
+        part of it."""
+        return False

@@ -1,0 +1,239 @@
+"""`V41Config`: the facts of a DeepSeek-V4.1, read as released, and what caches follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.deepseek_v4_config import V4Config, read_hybrid_config
+from deepinfer_core.models.raw_config import RawConfig
+
+RATIOS = {0: "window only", 1: "a row per token", 2: "a row per two tokens"}
+V4_FIELDS = ("num_hash_layers", "compress_rates", "expert_dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateConfig:
+    """The choice of blocks that later indexers keep to."""
+
+    source_layer: int
+    """Whose indexer chooses; those behind it obey."""
+    num_blocks: int
+    rows_per_block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngramConfig:
+    """The n-gram memory."""
+
+    layers: tuple[int, ...]
+    """Before which the memory speaks."""
+    num_rows: tuple[int, ...]
+    """Of each layer's table."""
+    max_ngram: int
+    first_bucket: int
+    """No table of an n-gram and head has fewer rows than this, less one."""
+    num_heads: int
+    row_width: int
+    pad_class: int
+    """Stands for what is before the start, and for images."""
+    num_classes: int
+    """Of tokens: those that look alike hash alike."""
+    is_quantized: bool
+
+    @property
+    def num_buckets(self) -> int:
+        """Rows that a token reads."""
+        return (self.max_ngram - 1) * self.num_heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V41Config(V4Config):
+    """Everything that building a DeepSeek-V4.1 needs.
+
+    `compress_ratios` is about the rows that a layer reads; only sources write any.
+    """
+
+    kv_sources: tuple[int, ...]
+    """Layers that compress; those behind each read its rows, up to the next."""
+    index_sources: tuple[int, ...]
+    """Layers that pick rows; those behind each take its choice, up to the next."""
+    candidates: CandidateConfig | None
+    engram: EngramConfig | None
+    image_token_id: int | None
+
+    def kv_source(self, layer: int) -> int | None:
+        """Whose rows a layer reads; None: no rows."""
+        return _last(self.kv_sources, layer) if self.compress_ratios[layer] else None
+
+    def index_source(self, layer: int) -> int:
+        """Whose choice a layer takes that reads rows."""
+        source = _last(self.index_sources, layer)
+        assert source is not None
+        return source
+
+    @property
+    def history_len(self) -> int:
+        """Tokens before the first of a chunk that its computation depends on by their ids."""
+        return self.engram.max_ngram - 1 if self.engram else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCaches:
+    """Indices of the caches that a source writes."""
+
+    raw: int | None
+    """Values and gates of the tokens whose groups are open; None where a token is a group."""
+    rows: int
+    keys: int
+    """Of the indexers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCaches:
+    """Indices of the caches that a layer reads."""
+
+    window: int
+    source: SourceCaches | None
+
+
+def plan_shared_caches(
+    config: V41Config, dtype_bytes: int
+) -> tuple[list[LayerKV], list[SharedCaches]]:
+    """What each cache stores, and which are whose. What layers share is there once."""
+    layer_kvs: list[LayerKV] = []
+
+    def add(kind: LayerKV) -> int:
+        layer_kvs.append(kind)
+        return len(layer_kvs) - 1
+
+    def add_source(ratio: int) -> SourceCaches:
+        raw = None
+        if ratio > 1:
+            # A hit ends where a group does, so it needs no raw rows.
+            wide = LayerKV("window", 1, 2 * config.head_dim, 4, ratio, num_planes=1)
+            raw = add(replace(wide, dtype="float32", needed_by_hits=False))
+        kind = LayerKV("full", 1, config.head_dim, dtype_bytes, num_planes=1, tokens_per_row=ratio)
+        return SourceCaches(raw, add(kind), add(replace(kind, head_dim=config.indexer.head_dim)))
+
+    layers = []
+    sources: dict[int, SourceCaches] = {}
+    window = LayerKV("window", 1, config.head_dim, dtype_bytes, config.window_size, num_planes=1)
+    for layer, ratio in enumerate(config.compress_ratios):
+        own = add(window)
+        source = config.kv_source(layer)
+        if source == layer:
+            sources[layer] = add_source(ratio)
+        layers.append(SharedCaches(own, None if source is None else sources[source]))
+    return layer_kvs, layers
+
+
+def read_v41_config(raw: RawConfig) -> V41Config:
+    """Read a released configuration, whose model is in `text_config`.
+
+    Raises:
+        ModelLoadError: a field is missing, malformed, or of another family.
+    """
+    text = raw.section("text_config")
+    if text is None:
+        raise ModelLoadError(
+            f"{raw.source}: text_config is missing; a DeepSeek-V4.1 has its model there"
+        )
+    for name in V4_FIELDS:
+        if name in raw.fields or name in text.fields:
+            raise ModelLoadError(f"{raw.source}: {name} is a field of DeepSeek-V4, not of V4.1")
+    base = read_hybrid_config(text, RATIOS)
+    base = replace(
+        base,
+        norms_heads=False,
+        moe=replace(base.moe, has_image_bias=True, temperature=text.number("gate_temp", 1.0)),
+    )
+    kv_sources = _read_layers(text, "kv_source_layer_ids", base.num_layers)
+    index_sources = _read_layers(text, "index_source_layer_ids", base.num_layers)
+    _check_sources(text, base.compress_ratios, kv_sources, index_sources)
+    return V41Config(
+        **{field.name: getattr(base, field.name) for field in fields(base)},
+        kv_sources=kv_sources,
+        index_sources=index_sources,
+        candidates=_read_candidates(text, index_sources),
+        engram=_read_engram(text, base.num_layers, raw.section("quantization_config") is not None),
+        image_token_id=raw.optional_integer("image_token_id"),
+    )
+
+
+def _last(sources: Sequence[int], layer: int) -> int | None:
+    return max((source for source in sources if source <= layer), default=None)
+
+
+def _read_layers(raw: RawConfig, name: str, num_layers: int) -> tuple[int, ...]:
+    layers = raw.optional_list(name, int) or []
+    if layers != sorted(set(layers)) or any(not 0 <= layer < num_layers for layer in layers):
+        raise raw.malformed(name, layers, f"ascending numbers of layers below {num_layers}")
+    return tuple(layers)
+
+
+def _check_sources(
+    raw: RawConfig, ratios: Sequence[int], kv_sources: Sequence[int], index_sources: Sequence[int]
+) -> None:
+    """Each layer that reads rows must find its source, of its ratio, and somebody's choice."""
+    for layer in kv_sources:
+        if layer not in index_sources:
+            raise raw.malformed(
+                "index_source_layer_ids", list(index_sources), f"with {layer}, a source of rows"
+            )
+    for layer, ratio in enumerate(ratios):
+        if not ratio:
+            continue
+        source = _last(kv_sources, layer)
+        if source is None or ratios[source] != ratio:
+            found = "no source" if source is None else f"source {source} of {ratios[source]}"
+            raise raw.malformed(
+                f"compress_ratios[{layer}]",
+                ratio,
+                f"that of its source in kv_source_layer_ids {list(kv_sources)}: {found}",
+            )
+
+
+def _read_candidates(raw: RawConfig, index_sources: Sequence[int]) -> CandidateConfig | None:
+    layer = raw.fields.get("candidate_source_layer_id")
+    if layer is None or layer == -1:
+        return None
+    if layer not in index_sources:
+        raise raw.malformed(
+            "candidate_source_layer_id", layer, f"-1 or one of {list(index_sources)}"
+        )
+    return CandidateConfig(
+        source_layer=layer,
+        num_blocks=raw.size("candidate_topk_blocks"),
+        rows_per_block=raw.size("candidate_block_size"),
+    )
+
+
+def _read_engram(raw: RawConfig, num_layers: int, is_quantized: bool) -> EngramConfig | None:
+    layers = _read_layers(raw, "engram_layer_ids", num_layers)
+    if not layers:
+        return None
+    num_rows = raw.optional_list("engram_num_embeddings", int) or []
+    if len(num_rows) != len(layers):
+        raise raw.malformed(
+            "engram_num_embeddings", num_rows, f"one number per layer of {list(layers)}"
+        )
+    max_ngram = raw.size("engram_max_ngram_size")
+    if max_ngram < 2:
+        raise raw.malformed("engram_max_ngram_size", max_ngram, "at least 2")
+    num_classes, pad = raw.size("engram_compressed_vocab_size"), raw.integer("engram_pad_token_id")
+    if pad >= num_classes:
+        raise raw.malformed("engram_pad_token_id", pad, f"below {num_classes} classes")
+    return EngramConfig(
+        layers=layers,
+        num_rows=tuple(num_rows),
+        max_ngram=max_ngram,
+        first_bucket=raw.size("engram_vocab_size"),
+        num_heads=raw.size("engram_n_heads"),
+        row_width=raw.size("engram_head_dim"),
+        pad_class=pad,
+        num_classes=num_classes,
+        is_quantized=is_quantized,
+    )
