@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.registry import ModelRegistry
@@ -28,6 +29,10 @@ from deepinfer_core.testing.tiny_tokenizer import (
     EOS_TOKEN_ID,
     write_tokenizer,
 )
+from deepinfer_core.testing.tiny_v41 import DEEPSEEK_V41, nested
+from deepinfer_core.weights.quant.encode import encode_fp8
+from deepinfer_core.weights.quant.released import ReleasedFormat
+from deepinfer_core.weights.stored import holds_codes
 
 _SHARED: dict[str, Any] = {
     "vocab_size": 320,
@@ -161,8 +166,43 @@ TINY_FAMILIES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         },
     },
+    "deepseek_v41": DEEPSEEK_V41,
 }
 """Family -> what its configuration adds to the shared sizes."""
+
+TINY_DRAFTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mtp_v3": ("deepseek_v3", {"num_nextn_predict_layers": 1}),
+    "mtp_v32": ("deepseek_v32", {"num_nextn_predict_layers": 1}),
+    "mtp_v4": ("deepseek_v4", {"num_nextn_predict_layers": 1}),
+    "dspark_v4": (
+        "deepseek_v4",
+        {
+            "num_nextn_predict_layers": 1,
+            "compress_ratios": [0, 0, 4, 128, 4, 0, 0, 0],
+            "dspark_block_size": 5,
+            "dspark_noise_token_id": 319,
+            "dspark_target_layer_ids": [1, 3, 4],
+            "dspark_markov_rank": 16,
+        },
+    ),
+}
+"""Drafter -> the family of its target, and the fields to override for checkpoints that have it."""
+
+
+_FP8: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+_POWERS: dict[str, Any] = {**_FP8, "scale_fmt": "ue8m0"}
+_WIDE_BLOCKS: dict[str, Any] = {"fmt": "e4m3", "weight_block_size": [128, 128]}
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "deepseek_v4": {"expert_dtype": "fp4", "quantization_config": _POWERS | _WIDE_BLOCKS},
+    "deepseek_v41": {
+        "quantization_config": {
+            **_POWERS,
+            "weight_block_size": [32, 32],
+            "expert_dtype": "fp4",
+        }
+    },
+}
+"""Family -> how its released files say that they are quantised; others say it as V3 does."""
 
 
 def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
@@ -172,20 +212,36 @@ def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
         family: one of `TINY_FAMILIES`.
         overrides: fields to replace or add.
     """
-    return _SHARED | TINY_FAMILIES[family] | overrides
+    fields = _SHARED | TINY_FAMILIES[family] | overrides
+    return nested(fields) if family == "deepseek_v41" else fields
 
 
 def tiny_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
     """Random float32 tensors under checkpoint names, for a configuration.
 
-    Matrices by fan-in, norms around 1, biases small.
+    Matrices by fan-in, norms around 1, biases small. What the model wants as codes is codes.
     """
     model_class = ModelRegistry().resolve(config["architectures"][0])
     parsed = model_class.read_config(RawConfig(config, "tiny config"))
+    ops = reference_table()
     with torch.device("meta"):
-        model = model_class(parsed, reference_table(), dtype="float32")
+        model = model_class(parsed, ops, dtype="float32")
     views = checkpoint_views(model)
-    return {name: _random(name, tuple(view.shape), seed) for name, view in views.items()}
+    first_cache = len(model.layer_kv())
+    drafter = build_drafter(parsed, ops, dtype="float32", first_cache=first_cache)
+    if drafter is not None:
+        views |= checkpoint_views(drafter)
+    weights: dict[str, Tensor] = {}
+    for name, view in views.items():
+        if not holds_codes(view):
+            weights[name] = _random(name, tuple(view.shape), seed)
+        elif name.endswith(".weight"):
+            scale_name = f"{name.removesuffix('.weight')}.scale"
+            grid = views[scale_name].shape
+            block = (-(-view.shape[0] // grid[0]), -(-view.shape[1] // grid[1]))
+            numbers = _random(name, tuple(view.shape), seed)
+            weights[name], weights[scale_name] = encode_fp8(numbers, block, powers=True)
+    return weights
 
 
 def write_tiny_checkpoint(
@@ -195,6 +251,7 @@ def write_tiny_checkpoint(
     seed: int = 0,
     num_shards: int = 1,
     generation_config: Mapping[str, Any] | None = None,
+    quantize: bool = False,
     **overrides: Any,
 ) -> Path:
     """Write a Hugging Face directory: configuration, weights, tokenizer, chat template.
@@ -204,6 +261,7 @@ def write_tiny_checkpoint(
         family: one of `TINY_FAMILIES`.
         num_shards: above 1, the weights are split and an index is written.
         generation_config: replaces the default, which stops at two tokens.
+        quantize: store matrices as released files do, as FP8 and FP4 codes, the rest in bfloat16.
         overrides: configuration fields; `torch_dtype` is the dtype of the weights.
 
     Returns:
@@ -211,12 +269,13 @@ def write_tiny_checkpoint(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(family, **overrides)
-    dtype = getattr(torch, config["torch_dtype"])
-    weights = {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor.contiguous()
-        for name, tensor in tiny_weights(config, seed).items()
-    }
+    config = tiny_config(family, **(_quantization(family) if quantize else {}) | overrides)
+    weights = tiny_weights(config, seed)
+    if quantize:
+        stored = ReleasedFormat.of_config(config)
+        weights = dict(item for pair in weights.items() for item in stored.encode(*pair).items())
+    else:
+        weights = _converted(weights, getattr(torch, config["torch_dtype"]))
     _write_json(directory / "config.json", config)
     if generation_config is None:
         generation_config = {"eos_token_id": [EOS_TOKEN_ID, END_OF_TEXT_TOKEN_ID]}
@@ -224,6 +283,18 @@ def write_tiny_checkpoint(
     _write_weights(directory, weights, num_shards)
     write_tokenizer(directory)
     return directory
+
+
+def _quantization(family: str) -> dict[str, Any]:
+    plain = {"quantization_config": _FP8 | _WIDE_BLOCKS}
+    return {"torch_dtype": "bfloat16", **QUANTIZED.get(family, plain)}
+
+
+def _converted(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {
+        name: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor.contiguous()
+        for name, tensor in weights.items()
+    }
 
 
 def _random(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
