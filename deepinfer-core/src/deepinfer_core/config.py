@@ -60,6 +60,8 @@ class CacheConfig(_Section):
     """Blocks in the pool, overriding `memory_fraction`; one of them is the null block."""
     prefix_caching: Flag = True
     """Keep the KV of finished prompts and outputs for requests that begin alike."""
+    bounded_replay: Flag = False
+    """Keep no sliding windows for them; a hit computes its last tokens again. Approximate."""
 
 
 class SchedulerConfig(_Section):

@@ -73,6 +73,9 @@ class RequestMetrics:
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_replay_tokens: int = 0
+    """Cached tokens that were computed again, of all samples and after each preemption; where
+    there are any (`bounded_replay`), the answer is approximate."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
     ttft_s: float | None = None

@@ -53,13 +53,18 @@ class Workbench:
 
     def admit(self, request: Request) -> int:
         """Take the prefix hit and compute the rest."""
-        request.num_computed_tokens = hit = self.kv.match_prefix(request)
+        hit = self.take_hit(request)
         assert self.compute(request) is not None
+        return hit
+
+    def take_hit(self, request: Request) -> int:
+        request.num_hit_tokens = hit = self.kv.match_prefix(request)
+        request.num_computed_tokens = self.kv.layout.first_to_compute(hit)
         return hit
 
     def free(self, request: Request) -> None:
         self.kv.free(request)
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_hit_tokens = 0
         self.kv.check_integrity()
 
     def fork(self, parent: Request, **params: Any) -> tuple[Request, Any]:

@@ -147,8 +147,7 @@ def test_a_failed_admission_changes_nothing(workbench: Any, num_free: int) -> No
     bench.free(first)
     bench.use_up(num_free)
     request = bench.request([*range(8), 50, 51, 52, 53, 54, 55, 56, 57, 58])
-    request.num_computed_tokens = bench.kv.match_prefix(request)
-    assert request.num_computed_tokens == 8
+    assert bench.take_hit(request) == 8
     before = bench.snapshot()
     assert bench.kv.allocate(request, 17) is None
     assert bench.snapshot() == before

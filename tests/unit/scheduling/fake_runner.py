@@ -63,14 +63,17 @@ class FakeRunner:
     """Executes plans; see the module."""
 
     def __init__(self, layout: KVLayout, kv: KVManager) -> None:
-        self.groups = layout.groups
+        self.groups, self.num_replay_tokens = layout.groups, layout.num_replay_tokens
         self.kv = kv
         most = max(group.block_size for group in self.groups)
         self.memory: list[list[object]] = [[None] * most for _ in range(kv.pool.num_blocks)]
         self.rows: dict[int, Row] = {}
         self.delivered: dict[int, int] = {}
         """Row -> tokens that the host knows."""
-        self.digests = {(g, 0): BlockHasher(group).root for g, group in enumerate(self.groups)}
+        self.digests = {
+            (g, 0): BlockHasher(group, layout.num_replay_tokens).root
+            for g, group in enumerate(self.groups)
+        }
         """(group, prefix name) -> digest of the block that ends there, computed independently."""
         self.named: dict[bytes, tuple[int, int]] = {}
         self.parents: dict[int, int] = {}
@@ -100,13 +103,14 @@ class FakeRunner:
             table[update.first_index :] = update.block_ids
         for source, target in plan.block_copies:
             self.memory[target] = list(self.memory[source])
-        begin = 0
+        begin, hits = 0, dict(plan.replays)
         for index, (row_id, first, count) in enumerate(
             zip(plan.rows, plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True)
         ):
             # A leader writes the end of the prompt in the step in which its followers join.
             num_owners = max(1, plan.sample_sources.count(index))
-            self._compute(row_id, first, plan.token_ids[begin : begin + count], num_owners)
+            token_ids = plan.token_ids[begin : begin + count]
+            self._compute(row_id, first, token_ids, num_owners, hits.get(index, 0))
             begin += count
         return [self._prompt_logprobs(plan, wanted) for wanted in plan.prompt_logprobs]
 
@@ -123,7 +127,10 @@ class FakeRunner:
         assert len(set(targets)) == len(targets) and not sources & set(targets)
         assert 0 not in targets and 0 not in sources
 
-    def _compute(self, row_id: int, first: int, token_ids: list[int], num_owners: int) -> None:
+    def _compute(
+        self, row_id: int, first: int, token_ids: list[int], num_owners: int, num_hit: int
+    ) -> None:
+        """`num_hit` is 0 unless some of these tokens are computed again behind a prefix hit."""
         row, ref_counts = self.rows[row_id], self.kv.pool.ref_counts
         for position, token_id in enumerate(token_ids, start=first):
             in_flight = position >= self.delivered[row_id]
@@ -132,7 +139,9 @@ class FakeRunner:
             self.parents[row.prefix(position)] = row.prefix(position - 1) if position else 0
         for g, group in enumerate(self.groups):
             table, size = row.tables[g], group.block_size
-            for position in range(first, first + len(token_ids)):
+            # A replay writes nothing that is cached, and reads nothing of a window before itself.
+            is_kept = group.window_size is None
+            for position in range(max(first, num_hit * is_kept), first + len(token_ids)):
                 block = table[position // size]
                 assert block != 0, "written into the null block"
                 assert ref_counts[block] == num_owners, "written into a shared block"
@@ -140,7 +149,10 @@ class FakeRunner:
                 self.memory[block][position % size] = (g, row.prefix(position))
                 if position % size == size - 1:
                     self._expect_digest(g, row, position + 1 - size, position + 1)
-            for position in range(first_read(group, first), first + len(token_ids)):
+            start = 0 if is_kept else num_hit - self.num_replay_tokens
+            for position in range(
+                max(first_read(group, first, self.num_replay_tokens), start), first + len(token_ids)
+            ):
                 held = self.memory[table[position // size]][position % size]
                 assert held == (g, row.prefix(position)), f"group {g} read {held} at {position}"
 
@@ -197,14 +209,14 @@ class FakeRunner:
             self.delivered[row_id] += 1
 
 
-def first_read(group: LayoutGroup, first: int) -> int:
+def first_read(group: LayoutGroup, first: int, num_replay_tokens: int) -> int:
     """The first position that a step from `first` on reads.
 
-    Where hits need nothing of a window, it holds groups of its size, of which one is open.
+    Where exact hits need nothing of a window, it holds groups of its size, of which one is open.
     """
     if group.window_size is None:
         return 0
-    if not group.needed_by_hits:
+    if not group.needed_by_hits and not num_replay_tokens:
         return first - first % group.window_size
     return max(0, first - group.window_size + 1)
 

@@ -21,6 +21,11 @@ def unneeded(size: int) -> LayerKV:
     return LayerKV("window", 1, 1, 1, size, needed_by_hits=False)
 
 
+def replayed(*sizes: int, block_size: int) -> KVLayout:
+    windows = [LayerKV("window", 1, 1, 1, size, allows_replay=True) for size in sizes]
+    return make_layout([FULL, FULL, *windows], block_size=block_size, bounded_replay=True)
+
+
 LAYOUTS = [
     make_layout([FULL], block_size=1),
     make_layout([FULL], block_size=4),
@@ -29,6 +34,9 @@ LAYOUTS = [
     make_layout([FULL, window(8), window(8)], block_size=2),
     make_layout([FULL, FULL, window(1), window(3)], block_size=3),
     make_layout([FULL, FULL, window(5), unneeded(2), unneeded(4)], block_size=4),
+    replayed(3, block_size=2),
+    replayed(8, 2, block_size=4),
+    replayed(6, block_size=4),
 ]
 BATCHES, SCHEDULES_PER_BATCH = 24, 100
 
@@ -124,7 +132,9 @@ def run_schedule(harness_type: type, seed: int) -> Any:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -> None:
-    totals = dict.fromkeys(("hits", "preemptions", "copies", "voids", "failed", "ousted"), 0)
+    totals = dict.fromkeys(
+        ("hits", "replays", "preemptions", "copies", "voids", "failed", "ousted"), 0
+    )
     for seed in range(batch * SCHEDULES_PER_BATCH, (batch + 1) * SCHEDULES_PER_BATCH):
         try:
             done = run_schedule(harness, seed)
@@ -132,6 +142,7 @@ def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -
             error.add_note(f"schedule seed {seed}")
             raise
         totals["hits"] += done.kv.stats().num_hit_tokens
+        totals["replays"] += sum(len(plan.replays) for plan in done.plans)
         totals["preemptions"] += sum(r.num_preemptions for r in done.requests)
         totals["copies"] += sum(len(plan.block_copies) for plan in done.plans)
         totals["ousted"] += done.num_ousted
@@ -140,5 +151,5 @@ def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -
             r.num_output_tokens for r in done.requests
         )
     # A schedule proves nothing about what never happened in it.
-    assert totals.pop("ousted") > 5
+    assert totals.pop("ousted") > 5 and totals.pop("replays") > 20
     assert all(count > 50 for count in totals.values()), totals

@@ -110,6 +110,7 @@ class Generation:
         return RequestMetrics(
             num_prompt_tokens=first.num_prompt_tokens,
             num_cached_tokens=first.num_cached_tokens,
+            num_replay_tokens=sum(r.num_replay_tokens for r in self.requests),
             num_output_tokens=sum(sample.num_seen for sample in self._samples),
             num_preemptions=sum(r.num_preemptions for r in self.requests),
             ttft_s=min(begun) - first.arrival_time_s if begun else None,

@@ -8,7 +8,7 @@ that group. No torch here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import lcm
 from typing import Literal, NamedTuple
@@ -52,6 +52,10 @@ class LayerKV:
     needed_by_hits: bool = True
     """False: nothing after a prefix hit reads rows of before it, since a multiple of the hit
     granularity leaves none open. Only for kind `window`."""
+    allows_replay: bool = False
+    """After a prefix hit the model may rebuild this window from the tokens right before it, each of
+    which then sees a window cut short. Only for kind `window`, and where the model takes a
+    window's rows from `ops.rows`, which knows where it was cut."""
 
     @property
     def lifetime(self) -> Lifetime:
@@ -115,6 +119,13 @@ class KVLayout:
     hit_granularity: int
     """A prefix hit is a multiple of this many tokens (least common multiple of the block sizes of
     groups that hits need)."""
+    num_replay_tokens: int = 0
+    """Bounded replay: so many tokens before the end of a hit are computed again, since no window is
+    kept. 0: hits are exact."""
+
+    def first_to_compute(self, num_hit_tokens: int) -> int:
+        """Where computing begins behind a hit: at its end, or before it to rebuild windows."""
+        return max(0, num_hit_tokens - self.num_replay_tokens)
 
     @property
     def cache_groups(self) -> tuple[int, ...]:
@@ -123,20 +134,34 @@ class KVLayout:
         return tuple(owner[cache] for cache in range(len(owner)))
 
 
-def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
+def make_layout(
+    layer_kvs: Sequence[LayerKV],
+    *,
+    block_size: int,
+    bounded_replay: bool = False,
+    max_rollback: int = 0,
+) -> KVLayout:
     """Group caches that keep the same positions, and choose positions per page.
 
     Args:
         layer_kvs: of a model's caches, in its order.
         block_size: positions per page of the group with the most bytes per token; where caches
             hold rows of several tokens, of the group without a window, and rounded up.
+        bounded_replay: keep no window for prefix hits, and rebuild them by replay.
+        max_rollback: most tokens that drafts may take back; a replay covers them too.
 
     Raises:
-        ConfigError: there are no caches, a window cache lacks its window size, or one that is no
-            window says that hits do not need it.
+        ConfigError: there are no caches, a window cache lacks its window size, one that is no
+            window says that hits do not need it, or the model allows no replay.
     """
     if not layer_kvs:
         raise ConfigError("a KV layout needs at least one layer")
+    num_replay_tokens = 0
+    if bounded_replay:
+        num_replay_tokens = _longest_replayed_window(layer_kvs) - 1 + max_rollback
+        layer_kvs = [
+            kv if kv.window_size is None else replace(kv, needed_by_hits=False) for kv in layer_kvs
+        ]
     members: dict[Lifetime, list[int]] = {}
     for index, layer_kv in enumerate(layer_kvs):
         window_size = layer_kv.window_size
@@ -177,7 +202,23 @@ def make_layout(layer_kvs: Sequence[LayerKV], *, block_size: int) -> KVLayout:
         for lifetime, owned in members.items()
     )
     granularity = lcm(*(group.block_size for group in groups if group.needed_by_hits))
-    return KVLayout(groups, page_bytes, granularity)
+    return KVLayout(groups, page_bytes, granularity, num_replay_tokens)
+
+
+def _longest_replayed_window(layer_kvs: Sequence[LayerKV]) -> int:
+    windows = [layer_kv for layer_kv in layer_kvs if layer_kv.window_size is not None]
+    if (
+        not windows
+        or len(windows) == len(layer_kvs)
+        or not all(layer_kv.allows_replay for layer_kv in windows)
+    ):
+        raise ConfigError(
+            "this model cannot rebuild its windows from a bounded replay",
+            field="cache.bounded_replay",
+            value=True,
+            allowed="False; True only for models that allow it (DeepSeek-V4.1)",
+        )
+    return max(layer_kv.window_size or 0 for layer_kv in windows)
 
 
 @dataclass(frozen=True, slots=True)

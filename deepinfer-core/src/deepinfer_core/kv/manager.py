@@ -25,6 +25,7 @@ from deepinfer_core.kv.tables import (
     check_tables,
     max_blocks_held,
     max_tokens_held,
+    shared_blocks,
 )
 from deepinfer_core.kv.windows import Windows
 from deepinfer_core.request import Request
@@ -63,10 +64,10 @@ class KVManager:
     def match_prefix(self, request: Request) -> int:
         """Tokens of a request without blocks that the cache can serve.
 
-        To take the hit, set `num_computed_tokens` to it and call `allocate` before anything else
-        changes the pool. At least one token is always left to compute, since a hit gives no
-        logits; and a request that still lacks prompt log-probabilities never hits, since cached
-        positions have none.
+        To take the hit, set `num_hit_tokens` to it, `num_computed_tokens` to where the layout lets
+        computing begin, and call `allocate` before anything else changes the pool. At least one
+        token is always left to compute, since a hit gives no logits; and a request that still
+        lacks prompt log-probabilities never hits, since cached positions have none.
 
         Returns:
             A multiple of the hit granularity, at most the number of known tokens - 1.
@@ -226,21 +227,28 @@ class KVManager:
 
     def _open(self, request: Request, num_tokens: int) -> list[BlockUpdate] | None:
         """First blocks of a request: those of its prefix hit, and new ones after them."""
-        num_hit, pool, held = request.num_computed_tokens, self.pool, self._record(request)
+        num_hit, pool, held = request.num_hit_tokens, self.pool, self._record(request)
         hits = [
             list(self._index.hit_blocks(request, held.digests, group, num_hit))
             for group in range(len(self._sizes))
         ]
-        num_new = [-(-num_tokens // size) - num_hit // size for size in self._sizes]
+        first_new = [
+            (num_hit if group.needed_by_hits else request.num_computed_tokens) // group.block_size
+            for group in self.layout.groups
+        ]
+        num_new = [
+            max(0, -(-num_tokens // size) - first)
+            for size, first in zip(self._sizes, first_new, strict=True)
+        ]
         num_revived = sum(1 for blocks in hits for block in blocks if not pool.ref_counts[block])
         if num_revived + sum(num_new) > pool.num_free_blocks:
             return None
         # INVARIANT: every hit is touched before any block is allocated, which might evict it.
         for block in chain.from_iterable(hits):
             pool.touch(block)
-        for group, size in enumerate(self._sizes):
-            held.num_registered[group] = num_hit // size
-            held.num_dropped[group] = num_hit // size - len(hits[group])
+        for group, first in enumerate(first_new):
+            held.num_registered[group] = first
+            held.num_dropped[group] = first - len(hits[group])
             new_blocks = [pool.allocate() for _ in range(num_new[group])]
             held.tables[group] = [NULL_BLOCK] * held.num_dropped[group] + hits[group] + new_blocks
         held.num_settled = num_hit
@@ -258,7 +266,7 @@ class KVManager:
         """More blocks for a request that has some."""
         first, allocate = request.num_computed_tokens, self.pool.allocate
         # 0 after a fork: only then can the block that is about to be written be shared.
-        shared = () if held.capacity else self._shared_groups(held, first)
+        shared = {} if held.capacity else shared_blocks(request, held, self.layout, self.pool)
         num_missing = [
             max(0, -(-num_tokens // size) - len(table))
             for size, table in zip(self._sizes, held.tables, strict=True)
@@ -272,7 +280,7 @@ class KVManager:
         for group, table in enumerate(held.tables):
             changed = dropped.get(group, len(table))
             if group in shared:
-                index = first // self._sizes[group]
+                index = shared[group]
                 table[index] = self._copies.replace(table[index])
                 changed = min(changed, index)
             for _ in range(num_missing[group]):
@@ -289,11 +297,3 @@ class KVManager:
 
     def _will_index(self, group: int, index: int) -> bool:
         return self.prefix_caching and self._index.can_serve(group, index)
-
-    def _shared_groups(self, held: RequestBlocks, first: int) -> tuple[int, ...]:
-        """Groups whose block at `first` is partly written and held by others too."""
-        return tuple(
-            group
-            for group, size in enumerate(self._sizes)
-            if first % size and self.pool.ref_counts[held.tables[group][first // size]] > 1
-        )

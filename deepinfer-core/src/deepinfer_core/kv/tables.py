@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from deepinfer_core.errors import IntegrityError
 from deepinfer_core.kv.block_pool import NULL_BLOCK, BlockPool
-from deepinfer_core.kv.layout import LayoutGroup
+from deepinfer_core.kv.layout import KVLayout, LayoutGroup
+from deepinfer_core.request import Request
 
 MAX_TOKENS = 2**31 - 1
 """Where windows alone hold the cache, length costs nothing; positions end here anyhow."""
@@ -62,6 +63,24 @@ class RequestBlocks:
         """Every block held, group after group."""
         for table, start in zip(self.tables, self.num_dropped, strict=True):
             yield from filter(None, table[start:])
+
+
+def shared_blocks(
+    request: Request, held: RequestBlocks, layout: KVLayout, pool: BlockPool
+) -> dict[int, int]:
+    """Group -> table index of the block that is written next, where others hold it too.
+
+    A block without content, or whose content is a prefix hit's, is not among them.
+    """
+    shared = {}
+    for number, group in enumerate(layout.groups):
+        first = request.num_computed_tokens
+        if group.needed_by_hits:
+            first = max(first, request.num_hit_tokens)
+        index, offset = divmod(first, group.block_size)
+        if offset and pool.ref_counts[held.tables[number][index]] > 1:
+            shared[number] = index
+    return shared
 
 
 def max_blocks_held(group: LayoutGroup, num_tokens: int) -> int:

@@ -28,6 +28,8 @@ class EngineMetrics:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     """Of the prompt tokens, those that the prefix cache held."""
+    num_replay_tokens: int = 0
+    """Tokens that the prefix cache held and that were computed again (`bounded_replay`)."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
     num_steps: int = 0
@@ -56,6 +58,7 @@ class Totals:
         leader = requests[0]
         sums.num_prompt_tokens += leader.num_prompt_tokens
         sums.num_cached_tokens += leader.num_cached_tokens
+        sums.num_replay_tokens += sum(request.num_replay_tokens for request in requests)
         for request in requests:
             sums.num_output_tokens += request.num_output_tokens
             if request.finish_reason == "abort":

@@ -39,6 +39,9 @@ class AttentionMeta:
     """Host, exact, one per request."""
     seq_len_bounds: Sequence[int]
     """Host, at least `seq_lens`."""
+    window_starts: Tensor | None = None
+    """[B] int32: no window reads positions below; None: all there are. Set only for models that
+    allow bounded replay, which find the rows of their windows through `ops.rows`."""
     plans: dict[str, Any] = field(default_factory=dict)
     """What layers share in a step: results of `KernelSpec.plan` by `BoundOp.plan_key`, and the
     lists of `ops.rows` by names of their own."""

@@ -60,9 +60,9 @@ def window_rows(meta: AttentionMeta, window_size: int) -> Tensor:
 
     def make() -> Tensor:
         back = torch.arange(1 - window_size, 1, device=meta.positions.device)
-        seen = meta.positions[:, None] + back
-        slots = slots_of(meta, token_requests(meta), seen)
-        return torch.where(seen >= 0, slots, -1).int()
+        seen, requests = meta.positions[:, None] + back, token_requests(meta)
+        slots = slots_of(meta, requests, seen)
+        return torch.where(seen >= _window_starts(meta, requests), slots, -1).int()
 
     return _once(meta, f"window_rows/{window_size}", make)
 
@@ -85,7 +85,8 @@ def compressed_rows(meta: AttentionMeta, tokens_per_row: int) -> Tensor:
 
 
 def closed_groups(meta: AttentionMeta, tokens_per_row: int) -> ClosedGroups:
-    """The groups that this step's tokens complete."""
+    """The groups that this step's tokens complete, save those that are cached already: where the
+    last token is not written (see `AttentionMeta.slot_mapping`), neither is its group."""
 
     def make() -> ClosedGroups:
         device, size = meta.positions.device, tokens_per_row
@@ -93,12 +94,12 @@ def closed_groups(meta: AttentionMeta, tokens_per_row: int) -> ClosedGroups:
         owners = np.repeat(np.arange(len(counts)), counts)
         order = to_device(np.arange(len(owners)) - (counts.cumsum() - counts)[owners], device)
         requests = to_device(owners, device)
-        first, end = (
-            meta.positions.index_select(0, (meta.cu_seqlens_q[i:][requests] - i).long())
-            for i in (0, 1)
-        )
-        groups = first // size + order
-        exists = groups * size + size - 1 <= end
+        first, end = ((meta.cu_seqlens_q[i:][requests] - i).long() for i in (0, 1))
+        start = meta.positions.index_select(0, first)
+        groups = start // size + order
+        last = first + groups * size + (size - 1) - start
+        exists = last <= end
+        exists &= meta.slot_mapping.index_select(0, torch.minimum(last, end)) >= 0
         slots = slots_of(meta, requests, groups * size) // size
         slots = torch.where(exists, slots, -1).int()
         return ClosedGroups(requests, groups, slots, torch.where(exists, groups * size, 0))
@@ -113,7 +114,8 @@ def raw_rows(
 
     Args:
         meta: of the group whose cache holds the raw rows.
-        closed: as `closed_groups` gives it; -1 where a token is before the first one.
+        closed: as `closed_groups` gives it; -1 where a token is before the first one, or before
+            the start of the request's windows.
     """
 
     def make() -> Tensor:
@@ -121,9 +123,16 @@ def raw_rows(
         last = (closed.groups + 1) * tokens_per_row
         positions = last[:, None] + torch.arange(-count, 0, device=last.device)
         slots = slots_of(meta, closed.requests, positions)
-        return torch.where(positions >= 0, slots, -1).int()
+        return torch.where(positions >= _window_starts(meta, closed.requests), slots, -1).int()
 
     return _once(meta, f"raw_rows/{tokens_per_row}/{num_groups}", make)
+
+
+def _window_starts(meta: AttentionMeta, requests: Tensor) -> Tensor | int:
+    """[N, 1] or a number: the first position that windows of requests [N] may read."""
+    if meta.window_starts is None:
+        return 0
+    return meta.window_starts.index_select(0, requests)[:, None]
 
 
 def _once(meta: AttentionMeta, key: str, make: Callable[[], T]) -> T:

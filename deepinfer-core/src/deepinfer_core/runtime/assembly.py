@@ -43,13 +43,16 @@ def assemble(
         model: with its weights in place, so that free memory is what is left for the pool.
 
     Raises:
+        ConfigError: the model allows no bounded replay.
         OutOfDeviceMemoryError: the pool does not fit.
     """
     device = torch.device(runtime.torch_device)
     dtype = str(model.dtype).removeprefix("torch.")
     # Blocks are named by what they store, so none may leave its dtype to the model.
     layer_kvs = [replace(kind, dtype=kind.dtype or dtype) for kind in model.layer_kv()]
-    layout = make_layout(layer_kvs, block_size=cache.block_size)
+    layout = make_layout(
+        layer_kvs, block_size=cache.block_size, bounded_replay=cache.bounded_replay
+    )
     free_bytes, _ = runtime.memory_info()
     num_blocks = choose_num_blocks(
         layout,

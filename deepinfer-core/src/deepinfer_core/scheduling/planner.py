@@ -151,10 +151,11 @@ class Planner:
         roster.waiting.pop(entry)
         is_new = request.row < 0  # to the runner
         roster.take_row(entry)
-        request.num_computed_tokens = num_hit
-        num_tokens, updates = self._allocate_most(entry, min(entry.num_tokens - num_hit, budget))
+        request.num_hit_tokens = num_hit
+        request.num_computed_tokens = start = self._kv.layout.first_to_compute(num_hit)
+        num_tokens, updates = self._allocate_most(entry, min(entry.num_tokens - start, budget))
         if updates is None:
-            request.num_computed_tokens = 0
+            request.num_computed_tokens = request.num_hit_tokens = 0
             if is_new:
                 roster.put_row_back(entry)
             roster.waiting.push(entry)
@@ -163,6 +164,7 @@ class Planner:
             step.start_row(request)
         if not request.num_preemptions:
             request.num_cached_tokens = num_hit
+        request.num_replay_tokens += num_hit - start
         roster.start(entry)
         step.joined.append(entry)
         self._place(step, entry, num_tokens, updates)

@@ -112,7 +112,7 @@ class Roster:
         request = entry.request
         del self.running[bisect_left(self.running, entry.key, key=_KEY)]
         request.status = "waiting"
-        request.num_computed_tokens = entry.num_tokens_ready = 0
+        request.num_computed_tokens = request.num_hit_tokens = entry.num_tokens_ready = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
         # A step in flight may still write these blocks. Whoever gets them next writes in a later

@@ -179,6 +179,7 @@ class Verifier:
                 "block_size": point.block_size,
                 "num_blocks": num_blocks,
                 "prefix_caching": point.prefix_cache,
+                "bounded_replay": False,  # approximate by design, so never part of this
                 "max_num_seqs": point.batch_size,
                 "max_num_batched_tokens": point.chunk_tokens,
                 "policy": "priority" if point.priorities else "fcfs",
