@@ -114,13 +114,15 @@ def plan_shared_caches(
         if ratio > 1:
             # A hit ends where a group does, so it needs no raw rows.
             wide = LayerKV("window", 1, 2 * config.head_dim, 4, ratio, num_planes=1)
-            raw = add(replace(wide, dtype="float32", needed_by_hits=False))
+            wide = replace(wide, dtype="float32", needed_by_hits=False, allows_replay=True)
+            raw = add(wide)
         kind = LayerKV("full", 1, config.head_dim, dtype_bytes, num_planes=1, tokens_per_row=ratio)
         return SourceCaches(raw, add(kind), add(replace(kind, head_dim=config.indexer.head_dim)))
 
     layers = []
     sources: dict[int, SourceCaches] = {}
     window = LayerKV("window", 1, config.head_dim, dtype_bytes, config.window_size, num_planes=1)
+    window = replace(window, allows_replay=True)
     for layer, ratio in enumerate(config.compress_ratios):
         own = add(window)
         source = config.kv_source(layer)
