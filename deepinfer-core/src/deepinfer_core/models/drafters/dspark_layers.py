@@ -42,7 +42,7 @@ class BlockAttention(WindowAttention):
         q, row, _ = self.project(x, positions, cos_sin)
         meta, context = self.window.of(attention)
         seen = window_rows(meta, self.config.window_size)
-        block_size = len(x) // max(1, len(seen))
+        block_size = len(x) // len(seen)
         own = torch.arange(len(x), dtype=torch.int32, device=x.device).view(len(seen), block_size)
         o = self.attend_to(
             q,

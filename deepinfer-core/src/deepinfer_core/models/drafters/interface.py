@@ -109,7 +109,7 @@ class Drafter(nn.Module):
             batch: of the step that was observed last; its block tables reach `num_tokens` - 1
                 positions further where those are to be written.
             observed: what `observe` gave for it.
-            rows: [N] int64, the last committed row of N requests, none of them twice.
+            rows: [N] int64, the last committed row of N requests, at least one, none of them twice.
             num_tokens: at least 1.
             draw: what picks a token from its logits.
 
