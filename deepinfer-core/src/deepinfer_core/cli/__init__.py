@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("score_cmd", "Log-likelihood of given continuations."),
     "verify": ("verify_cmd", "Check that every feature gives the plain run's tokens."),
     "bench": ("bench_cmd", "Measure latency and throughput, beside what the machine allows."),
+    "convert": ("convert_cmd", "Write part of a checkpoint, or a tiny one, as a checkpoint."),
     "plugins": ("plugins_cmd", "List installed plugins, or check one."),
     "kernels": ("kernels_cmd", "Show which kernels serve a model, and why."),
     "doctor": ("doctor_cmd", "Look at what this machine has and lacks."),

@@ -1,8 +1,9 @@
-"""Reading a checkpoint's JSON files, with errors that name the file."""
+"""A checkpoint's JSON files: read with errors that name the file, and written."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +25,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ModelLoadError(f"{path}: holds {type(fields).__name__}, not an object")
     return fields
+
+
+def write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write a JSON object, for people as well."""
+    path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
