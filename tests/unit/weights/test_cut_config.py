@@ -9,7 +9,7 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.testing.tiny import TINY_FAMILIES, tiny_config
-from deepinfer_core.weights.cut_config import cut_config, plan_cut
+from deepinfer_core.weights.cut_config import cut_config, plan_cut, text_fields
 
 V41: dict[str, Any] = {
     "num_hidden_layers": 40,
@@ -44,8 +44,9 @@ def cut(fields: dict[str, Any], **options: Any) -> dict[str, Any]:
 def test_every_cut_of_every_family_is_read(family: str, keeps_predictors: bool) -> None:
     fields = tiny_config(family)
     model_class = ModelRegistry().resolve(fields["architectures"][0])
-    has_experts = "n_routed_experts" in fields or "num_experts" in fields
-    for num_layers in range(1, fields["num_hidden_layers"] + 1):
+    text = text_fields(fields)
+    has_experts = "n_routed_experts" in text or "num_experts" in text
+    for num_layers in range(1, text["num_hidden_layers"] + 1):
         for num_experts in range(1, 9) if has_experts else [None]:
             after = cut(
                 fields,

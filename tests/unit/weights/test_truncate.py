@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from deepinfer_core.errors import ConfigError, ModelLoadError
+from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.testing.forward import HandRunner
 from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
+from deepinfer_core.text.hf_tokenizer import load_hf_tokenizer
 from deepinfer_core.weights import truncate
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from deepinfer_core.weights.cut_config import plan_cut
@@ -38,6 +40,8 @@ def load(directory: Path) -> Any:
     checkpoint = open_checkpoint(directory)
     model = build_model(checkpoint.info, reference_table(), dtype="float32")
     load_weights(model, checkpoint, device="cpu")
+    if isinstance(model, ReadsVocabulary):
+        model.read_vocabulary(load_hf_tokenizer(directory))
     return model
 
 
@@ -79,7 +83,7 @@ def test_the_first_layers_compute_what_they_did(
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "deepseek_v4"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "deepseek_v4", "deepseek_v41"])
 def test_codes_stay_the_codes_they_were(family: str, tmp_path: Path) -> None:
     full = write_tiny_checkpoint(tmp_path / "full", family, quantize=True)
     cut(full, tmp_path / "cut", num_layers=2, num_experts=3)

@@ -16,7 +16,7 @@ from deepinfer_core.cli.render import print_json
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.observe.progress import progress_bar
 from deepinfer_core.plugin_api import load_target
-from deepinfer_core.weights.cut_config import plan_cut
+from deepinfer_core.weights.cut_config import Cut, plan_cut
 
 if TYPE_CHECKING:
     from deepinfer_core.weights.truncate import Written
@@ -68,8 +68,8 @@ def convert(
 ) -> None:
     """Write the first layers and experts of a checkpoint as a checkpoint, or a tiny one.
 
-    Stored bytes are copied as they are: quantised tensors stay quantised. The configuration is
-    made to fit; tokenizer and generation settings are copied.
+    Stored bytes are copied: quantised tensors stay quantised. The configuration is made to fit,
+    tokenizer and generation settings are copied.
 
     Examples:
 
@@ -82,13 +82,9 @@ def convert(
     if tiny is not None:
         _refuse("with --tiny", layers=layers, experts=experts, predictors=predictors)
         _refuse("with --tiny", dummy_weights=dummy_weights)
-        (destination,) = _check_paths(paths, 1, "DST, with --tiny")
-        written = _write_tiny(destination, tiny, seed, quantize=quantize)
+        written = _write_tiny(paths, tiny, seed, quantize=quantize)
     else:
         _refuse("without --tiny", seed=seed, quantize=quantize)
-        source, destination = _check_paths(paths, 2, "SRC DST, or --tiny FAMILY DST")
-        if dummy_weights:
-            _refuse("with --dummy-weights", predictors=predictors)
         cut = partial(
             plan_cut,
             num_layers=layers,
@@ -96,8 +92,9 @@ def convert(
             keeps_predictors=predictors,
             keeps_engrams=engrams,
         )
-        target = SYNTHESIZE if dummy_weights else TRUNCATE
-        written = _with_bar(partial(load_target(target), source, destination, cut))
+        if dummy_weights:
+            _refuse("with --dummy-weights", predictors=predictors)
+        written = _write_part(paths, cut, SYNTHESIZE if dummy_weights else TRUNCATE)
     _show(written, as_json=as_json)
 
 
@@ -119,17 +116,20 @@ def _check_paths(paths: list[Path], count: int, allowed: str) -> list[Path]:
     return paths
 
 
-def _with_bar(write: Callable[..., Written]) -> Written:
+def _write_part(paths: list[Path], cut: Callable[..., Cut], target: str) -> Written:
+    source, destination = _check_paths(paths, 2, "SRC DST, or --tiny FAMILY DST")
     with ExitStack() as stack:
 
         def start(num_bytes: int) -> Callable[[str, int], None]:
             advance = stack.enter_context(progress_bar("writing", num_bytes))
             return lambda name, size: advance(size, name)
 
-        return write(progress=start)
+        written: Written = load_target(target)(source, destination, cut, start)
+    return written
 
 
-def _write_tiny(destination: Path, family: str, seed: int, *, quantize: bool) -> Written:
+def _write_tiny(paths: list[Path], family: str, seed: int, *, quantize: bool) -> Written:
+    (destination,) = _check_paths(paths, 1, "DST, with --tiny")
     families = load_target(FAMILIES)
     if family not in families:
         raise ConfigError(
