@@ -98,3 +98,11 @@ def test_a_priority_that_cannot_be_compared_is_refused():
         with pytest.raises(RequestError, match=r"priority = .*whole number") as caught:
             check_priority(priority)
         assert caught.value.field == "priority"
+
+
+def test_prompt_logprobs_do_not_go_with_bounded_replay():
+    replaying = replace(LIMITS, bounded_replay=True)
+    assert check(limits=replaying, logprobs=3).prompt_token_ids == [5, 6]
+    with pytest.raises(UnsupportedSamplingError, match="prompt_logprobs = 0 is not") as caught:
+        check(limits=replaying, prompt_logprobs=0)
+    assert caught.value.field == "prompt_logprobs"

@@ -132,3 +132,28 @@ def test_a_row_that_changes_hands_shows_nothing_of_its_last_owner():
         assert first == 5
         assert rest
         assert not any(rest)
+
+
+def test_a_replay_writes_no_cached_row_and_starts_its_windows_late():
+    full = LayerKV(kind="full", num_kv_heads=1, head_dim=4, dtype_bytes=4)
+    window = LayerKV("window", 1, 4, 4, window_size=6, allows_replay=True)
+    layout = make_layout([full, window], block_size=4, bounded_replay=True)
+    caches = layer_caches(allocate_pool(layout, 4, torch.device("cpu")), layout, torch.float32)
+    builder = BatchBuilder(layout, caches, TokenPool(3), max_num_seqs=3, device=torch.device("cpu"))
+    for group in range(2):
+        for row in range(3):
+            blocks = [10 * row + 1 + i for i in range(4)]
+            builder.update_blocks([BlockUpdate(group, row, 0, blocks)])
+    # Row 0 goes on; row 1 replays positions 3 to 7 of a hit of 8 and one more; row 2 is in its
+    # replay still.
+    plan = StepPlan(0, rows=[0, 1, 2], num_computed_tokens=[9, 3, 5])
+    plan.num_scheduled_tokens, plan.token_ids = [1, 6, 2], [5] * 9
+    plan.sample_rows, plan.sample_positions = [], []
+    plan.replays = [(1, 8), (2, 8)]
+    kept, rebuilt = builder.build(plan).batch.attention.groups
+    assert kept.slot_mapping.tolist() == [13, *[-1] * 5, 52, -1, -1]
+    assert rebuilt.slot_mapping.tolist() == [13, 47, 48, 49, 50, 51, 52, 89, 90]
+    assert kept.window_starts.tolist() == rebuilt.window_starts.tolist() == [0, 3, 3]
+    plan.replays = []
+    plain, _ = builder.build(plan).batch.attention.groups
+    assert plain.window_starts is None and plain.slot_mapping.min() >= 0
