@@ -16,13 +16,15 @@ from deepinfer_core.ops.reference import (
     invariant_gemm,
     invariant_moe,
     moe,
+    sparse_attn,
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
+@pytest.fixture(params=[1, 4], autouse=True)
 def threads(request):
+    """One, and more than a lone narrow product has whole vectors for."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
@@ -117,6 +119,50 @@ def test_attention_of_prompts_chunks_and_decodes(dtype, window):
             attend(invariant_attn.paged, chunks, window=window), wanted, strict=True
         ):
             assert torch.equal(part, expected)
+
+
+@pytest.mark.parametrize("head_dim", [20, 24, 40, 64])
+def test_narrow_heads(head_dim):
+    cache, q = torch.randn(9, 16, 1, head_dim), torch.randn(6, 4, head_dim)
+
+    def alone(rows, tables):
+        count = len(rows)
+        meta = AttentionMeta(
+            cu_seqlens_q=torch.arange(count + 1).int(),
+            seq_lens=torch.full((count,), 30).int(),
+            block_tables=tables,
+            slot_mapping=torch.zeros(count, dtype=torch.int32),
+            positions=torch.full((count,), 29),
+            block_size=16,
+            query_lens=[1] * count,
+            seq_len_bounds=[30] * count,
+        )
+        return invariant_attn.paged(rows, cache, cache, meta, 0.2)
+
+    tables = torch.randint(0, 9, (6, 2)).int()
+    whole = alone(q, tables)
+    for row in range(6):
+        assert torch.equal(alone(q[row : row + 1], tables[row : row + 1])[0], whole[row])
+
+
+@pytest.mark.parametrize("sizes", [(4, 32, 24, 300), (3, 20, 24, 6), (16, 576, 128, 130)])
+def test_sparse_attention(sizes):
+    num_heads, head_dim, num_rows, num_extra = sizes
+    count = 130 if head_dim > 100 else 700
+    caches = torch.randn(2, 9, 16, head_dim)
+    rows = torch.randint(-1, 9 * 16, (count, num_rows)).int()
+    extra_rows = torch.randint(0, 9 * 16, (count, num_extra)).int()
+    seen = torch.randint(0, num_extra + 1, (count, 1))
+    extra_rows[torch.arange(num_extra) >= seen] = -1
+    sinks = torch.randn(num_heads)
+
+    def attend(q, rows, extra_rows):
+        width = int((extra_rows >= 0).sum(dim=1).max())  # no more than the batch needs
+        return sparse_attn.sparse_mla(
+            q, caches[0], rows, 0.1, head_dim, sinks, caches[1], extra_rows[:, :width]
+        )
+
+    check_rows(attend, torch.randn(count, num_heads, head_dim), rows, extra_rows)
 
 
 def test_the_quick_ones_do_round_by_batch():

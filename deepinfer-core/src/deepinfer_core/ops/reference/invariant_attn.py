@@ -18,8 +18,8 @@ from deepinfer_core.ops.reference.lanes import elementwise
 
 MIN_TILE_ROWS = 8
 """Rows of a tile, queries times heads of a group: up to here a product takes as long as for one."""
-DIM_MULTIPLE = 8
-"""Heads of other sizes are filled up with zeros: their products round by batch."""
+DIM_MULTIPLE = 16
+"""Heads of other sizes are filled up with zeros: their products round by batch, or by threads."""
 
 
 def paged(

@@ -1,10 +1,12 @@
 """Reference of attention to chosen rows. A query's bits do not depend on its batch.
 
-Queries go in tiles of one size and rows in splits of one length: products of one shape. Splits are
-merged in order (Milakov and Gimelshein 2018, arXiv:1805.02867).
+Each query is multiplied by its own rows, in splits of one length: products of one shape, however
+many there are. Splits are merged in order (Milakov and Gimelshein 2018, arXiv:1805.02867).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +15,11 @@ from torch import Tensor
 from deepinfer_core.ops.reference.kv import read_slots
 from deepinfer_core.ops.reference.lanes import elementwise
 
-TILE = 8
 SPLIT = 64
-MIN_ROWS = 8
-"""Heads of a product, and `DIM_MULTIPLE` its dims: as in `invariant_attn`."""
-DIM_MULTIPLE = 8
+HEAD_MULTIPLE, DIM_MULTIPLE = 8, 16
+"""What heads and dims of a product are filled up to: others round by batch, or by threads."""
+SCRATCH = 2**20
+"""Numbers that are gathered at once."""
 
 
 def sparse_mla(
@@ -34,30 +36,33 @@ def sparse_mla(
     """See `deepinfer_core.ops.specs.attn.sparse_mla`."""
     num_tokens, num_heads, head_dim = q.shape
     o = q.new_empty(num_tokens, num_heads, value_dim)
-    lse = torch.empty(num_tokens, num_heads, device=q.device)
-    pairs = ((cache, rows), (extra_cache, extra_rows))
-    sources = [
-        (held, listed)
-        for held, listed in pairs
-        if held is not None and listed is not None and listed.shape[1]
-    ]
-    fill = (0, -head_dim % DIM_MULTIPLE, 0, max(0, MIN_ROWS - num_heads))
-    for first in range(0, num_tokens, TILE):
-        tile = slice(first, first + TILE)
-        count = min(TILE, num_tokens - first)
-        queries = F.pad(q[tile].float(), (*fill, 0, TILE - count)).mul_(scale)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    lse = torch.empty(num_tokens, num_heads, dtype=wide, device=q.device)
+    sources = [(cache, rows)]
+    if extra_cache is not None and extra_rows is not None:
+        sources.append((extra_cache, extra_rows))
+    fill = (0, -head_dim % DIM_MULTIPLE, 0, -num_heads % HEAD_MULTIPLE)
+    step = max(1, SCRATCH // (SPLIT * head_dim))
+    for first in range(0, num_tokens, step):
+        part = slice(first, first + step)
+        queries = F.pad(q[part].to(wide), fill).mul_(scale)
         state = _State(queries, sinks)
         for held, listed in sources:
-            missing = -listed.shape[1] % SPLIT
-            slots = F.pad(listed[tile], (0, missing, 0, TILE - count), value=-1)
-            for split in torch.split(slots, SPLIT, dim=1):
-                flat = read_slots(held, split.long().clamp(min=0).flatten())
-                keys = flat.view(*split.shape, head_dim).float()
-                state.add(queries, F.pad(keys, fill[:2]), split < 0)
-        tile_o, tile_lse = state.finish()
-        o[tile] = tile_o[:count, :num_heads, :value_dim].to(q.dtype)
-        lse[tile] = tile_lse[:count, :num_heads]
+            for slots in _splits(listed[part]):
+                keys = read_slots(held, slots.flatten().clamp(min=0)).to(wide)
+                keys = F.pad(keys, fill[:2]).view(*slots.shape, queries.shape[2])
+                state.add(queries, keys, slots < 0)
+        part_o, part_lse = state.finish()
+        o[part] = part_o[:, :num_heads, :value_dim].to(q.dtype)
+        lse[part] = part_lse[:, :num_heads]
     return (o, lse) if return_lse else o
+
+
+def _splits(rows: Tensor) -> Iterator[Tensor]:
+    """[T, n] -> [T, SPLIT] int64, filled up with -1; on the CPU only those that name rows."""
+    for split in torch.split(rows.long(), SPLIT, dim=1):
+        if split.device.type != "cpu" or bool((split >= 0).any()):  # a device is not waited for
+            yield F.pad(split, (0, SPLIT - split.shape[1]), value=-1)
 
 
 class _State:
@@ -70,13 +75,13 @@ class _State:
         self.values = torch.zeros_like(queries)
         if sinks is not None:
             num_heads = sinks.shape[0]
-            self.peak[:, :num_heads] = sinks.float().view(1, -1, 1)
+            self.peak[:, :num_heads] = sinks.to(queries.dtype).view(1, -1, 1)
             self.total[:, :num_heads] = 1.0
 
     def add(self, queries: Tensor, keys: Tensor, is_hidden: Tensor) -> None:
-        """queries [tile, H, D], keys [tile, SPLIT, D], is_hidden [tile, SPLIT]."""
+        """queries [T, H, D], keys [T, SPLIT, D], is_hidden [T, SPLIT]."""
         # What stands for no row may be nan, and nan times nothing is nan.
-        keys = keys.masked_fill(is_hidden.unsqueeze(2), 0.0)
+        keys = keys.masked_fill_(is_hidden.unsqueeze(2), 0.0)
         hidden = is_hidden.unsqueeze(1)
         scores = torch.bmm(queries, keys.transpose(1, 2)).masked_fill_(hidden, self.lowest)
         peak = torch.maximum(self.peak, scores.amax(dim=-1, keepdim=True))
@@ -87,6 +92,6 @@ class _State:
         self.peak = peak
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """o [tile, H, D] and lse [tile, H]; zeros and -inf where nothing was seen."""
+        """o [T, H, D] and lse [T, H]; zeros and -inf where nothing was seen."""
         o = self.values / self.total.clamp(min=torch.finfo(self.total.dtype).tiny)
         return o, (self.peak + elementwise(torch.log_, self.total)).squeeze(-1)
