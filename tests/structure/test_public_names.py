@@ -18,9 +18,9 @@ PLUGIN_API_1_0 = {
     "API_VERSION", "FEATURES", "PROJECT_NAME", "AnswerText", "Caps", "CapturedGraph", "CommandSpec",
     "DeviceEvent", "DeviceInfo", "DeviceRuntime", "EncodedChat", "GrammarBackendSpec", "HostInfo",
     "Issue", "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "ModelFacts",
-    "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec", "Reason",
-    "ReasoningText", "Recipe", "RecipeSpec", "ReplyEvent", "ReplyParser", "StageSpec",
-    "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart", "hookimpl",
+    "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec",
+    "ReadsImages", "Reason", "ReasoningText", "Recipe", "RecipeSpec", "ReplyEvent", "ReplyParser",
+    "RgbImage", "StageSpec", "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart", "hookimpl",
     "load_target", "range_problem", "target_problem",
 }  # fmt: skip
 

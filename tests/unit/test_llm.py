@@ -317,7 +317,7 @@ def test_a_recipe_serves_its_architecture_by_itself(path, monkeypatch):
         assert len(output.outputs[0].token_ids) == 1
         # Which are no part of the answer.
         assert output.outputs[0].message == {"role": "assistant", "content": "0 tokens"}
-        for mood, message in (("bad", "recipe refused: no"), ("image", "cannot serve images")):
+        for mood, message in (("bad", "recipe refused: no"), ("image", "has no vision tower")):
             (output,) = llm.chat(MESSAGES, chat_template_kwargs={"mood": mood})
             assert message in str(output.error)
     with pytest.raises(PluginError, match="a and b both serve"):

@@ -82,7 +82,8 @@ class LLM:
 
         Args:
             prompts: one or many of: text, token ids, `{"prompt": text}`,
-                `{"prompt_token_ids": ids}`.
+                `{"prompt_token_ids": ids}`. A mapping may have `images`: for each image token of
+                the prompt pixels [height, width, 3] of uint8, a path, a URL, or bytes of a file.
             sampling_params: one for all, or one for each prompt.
             priority: lower goes first, where the scheduler's policy is `priority`.
             on_error: `output`: a prompt or parameter that cannot be served gives an output with

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deepinfer_core import hookimpl
@@ -18,11 +19,16 @@ from deepinfer_core.plugin_api import (
     ReasoningText,
     RecipeSpec,
     ReplyEvent,
+    RgbImage,
     ToolCallArguments,
     ToolCallStart,
 )
 
 from ._version import __version__
+from .conversation import BytesImageSource, DataUrlImageSource, ImageSource, UrlImageSource
+from .images import ImageQuota, ImageResolver, OpenCvImagePreprocessor, ReqwestImageFetcher
+from .images.preprocess import resize
+from .images.types import PreprocessOptions
 from .parsing import CallArguments, CallStart, ParserEvent, TextDelta
 from .recipe import ARCHITECTURES, DeepseekRecipe, EncodedChat, ReplyParser
 
@@ -54,27 +60,76 @@ def deepinfer_commands() -> list[CommandSpec]:
     return [CommandSpec("recipe", "deepinfer_recipe.cli:app", help_text)]
 
 
+@dataclass(frozen=True, slots=True)
+class EngineChat:
+    """An encoded chat with its images decoded."""
+
+    encoded: EncodedChat
+    images: list[RgbImage]
+    token_ids: list[int]
+    constraint: object | None
+    starts_in_reasoning: bool
+    stop_token_ids: tuple[int, ...]
+
+
 class EngineRecipe:
-    """`DeepseekRecipe`, with answers as core's events. Thread-safe."""
+    """`DeepseekRecipe`, with answers as core's events and images as pixels. Thread-safe."""
 
     def __init__(self, architecture: str, tokenizer_json: str) -> None:
         self._recipe = DeepseekRecipe(architecture, tokenizer_json)
+        self._resolver = ImageResolver(ReqwestImageFetcher(), OpenCvImagePreprocessor())
 
-    def encode(self, chat: dict[str, Any]) -> EncodedChat:
-        """Encode a Chat Completions request, as `DeepseekRecipe.encode`.
+    def encode(self, chat: dict[str, Any]) -> EngineChat:
+        """Encode a Chat Completions request, as `DeepseekRecipe.encode`, and read its images.
+
+        Blocks while images are fetched.
 
         Raises:
             ValueError: it is none, or it says how to sample.
             ConversionError, RuntimeError, TypeError: as `DeepseekRecipe.encode`.
+            ImageError: an image cannot be used, or there are too many.
+            ImportError: there are images, and Pillow is missing.
         """
         misplaced = sorted(_SAMPLING_FIELDS & chat.keys())
         if misplaced:
             raise ValueError(f"{', '.join(misplaced)}: give this as sampling parameters")
-        return self._recipe.encode(chat)
+        encoded = self._recipe.encode(chat)
+        return EngineChat(
+            encoded,
+            self._read(encoded.images),
+            encoded.token_ids,
+            encoded.constraint,
+            encoded.starts_in_reasoning,
+            encoded.stop_token_ids,
+        )
 
-    def parser(self, encoded: EncodedChat) -> EngineParser:
+    def read_image(self, source: str | bytes) -> RgbImage:
+        """Read one image, given as a URL or as the content of a file.
+
+        Raises:
+            ImageError, ImportError: as `encode`.
+        """
+        if isinstance(source, bytes):
+            return self._read([BytesImageSource(source)])[0]
+        kind = DataUrlImageSource if source.startswith("data:") else UrlImageSource
+        return self._read([kind(source)])[0]
+
+    def parser(self, chat: EngineChat) -> EngineParser:
         """Return a parser for one answer."""
-        return EngineParser(self._recipe.parser(encoded), encoded)
+        return EngineParser(self._recipe.parser(chat.encoded), chat.encoded)
+
+    def _read(self, sources: Sequence[ImageSource]) -> list[RgbImage]:
+        try:
+            return self._resolver.each(sources, ImageQuota(), _to_rgb)
+        except ImportError as error:
+            raise ImportError(
+                "images need Pillow; pip install 'deepinfer-recipe[images]'"
+            ) from error
+
+
+def _to_rgb(data: bytes, options: PreprocessOptions) -> RgbImage:
+    image = resize(data, options).convert("RGB")
+    return RgbImage(*image.size, image.tobytes())
 
 
 class EngineParser:

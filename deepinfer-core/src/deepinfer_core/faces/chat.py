@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from deepinfer_core.errors import RequestError
+from deepinfer_core.faces.images import ImageReader
 from deepinfer_core.faces.prompts import EncodedPrompt
 from deepinfer_core.plugin_api.recipe import EncodedChat, Recipe, ReplyParser
 from deepinfer_core.text.template import ChatTemplate
@@ -41,12 +42,19 @@ class ChatEncoder:
     Args:
         template: None: the model has none.
         recipe: takes precedence over the template.
+        images: makes those of the recipe ready; default: refuses them.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, template: ChatTemplate | None, recipe: Recipe | None = None
+        self,
+        tokenizer: Tokenizer,
+        *,
+        template: ChatTemplate | None,
+        recipe: Recipe | None = None,
+        images: ImageReader | None = None,
     ) -> None:
         self._tokenizer, self._template, self._recipe = tokenizer, template, recipe
+        self.images = images or ImageReader()
 
     def encode(self, messages: Conversation, **options: Unpack[ChatOptions]) -> EncodedPrompt:
         """Encode one conversation.
@@ -56,7 +64,7 @@ class ChatEncoder:
                 template or recipe refused.
         """
         if self._recipe is not None:
-            return _encode_with_recipe(self._recipe, messages, options)
+            return self._encode_with_recipe(self._recipe, messages, options)
         if self._template is None:
             raise RequestError(
                 "this model has no chat template; use generate, or give a template file as "
@@ -74,10 +82,20 @@ class ChatEncoder:
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         return EncodedPrompt(token_ids, text, continues_text=continues)
 
+    def _encode_with_recipe(
+        self, recipe: Recipe, messages: Conversation, options: ChatOptions
+    ) -> EncodedPrompt:
+        encoded = _ask_recipe(recipe, messages, options)
+        return EncodedPrompt(
+            encoded.token_ids,
+            stop_token_ids=tuple(encoded.stop_token_ids),
+            continues_text=False,
+            make_parser=partial(_make_parser, recipe, encoded),
+            images=self.images.prepare(encoded.images, field="messages"),
+        )
 
-def _encode_with_recipe(
-    recipe: Recipe, messages: Conversation, options: ChatOptions
-) -> EncodedPrompt:
+
+def _ask_recipe(recipe: Recipe, messages: Conversation, options: ChatOptions) -> EncodedChat:
     chat: dict[str, Any] = {**_variables(options), "messages": messages}
     if tools := options.get("tools"):
         chat["tools"] = tools
@@ -95,19 +113,10 @@ def _encode_with_recipe(
     except Exception as error:  # a plugin's border; whatever it raises ends one request
         raise RequestError(f"the recipe refused: {error}", field="messages") from error
     _check_servable(encoded, chat)
-    return EncodedPrompt(
-        encoded.token_ids,
-        stop_token_ids=tuple(encoded.stop_token_ids),
-        continues_text=False,
-        make_parser=partial(_make_parser, recipe, encoded),
-    )
+    return encoded
 
 
 def _check_servable(encoded: EncodedChat, chat: Mapping[str, Any]) -> None:
-    if encoded.images:
-        raise RequestError(
-            "this engine cannot serve images yet; send messages of text only", field="messages"
-        )
     if encoded.constraint is not None:
         named = [name for name in ("response_format", "tool_choice", "tools") if name in chat]
         raise RequestError(

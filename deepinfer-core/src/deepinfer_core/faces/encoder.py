@@ -8,6 +8,7 @@ from typing import Any, Unpack, cast
 from deepinfer_core.config import ModelConfig
 from deepinfer_core.errors import PluginError, RequestError
 from deepinfer_core.faces.chat import ChatEncoder, ChatOptions, Conversation
+from deepinfer_core.faces.images import ImageReader
 from deepinfer_core.faces.prompts import (
     EncodedPrompt,
     Prompt,
@@ -15,6 +16,7 @@ from deepinfer_core.faces.prompts import (
     parse_prompt,
     split_prompts,
 )
+from deepinfer_core.models.vision.config import VisionConfig
 from deepinfer_core.plugin_api.recipe import Recipe
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.text.template import ChatTemplate, load_template_file
@@ -38,11 +40,11 @@ class Encoder:
         )
         encoded: list[Encoded] = []
         for item in items:
-            if item.text is None:
-                encoded.append(_ids_of(item))
-                continue
-            ids = next(texts)
-            encoded.append(ids if isinstance(ids, RequestError) else EncodedPrompt(ids, item.text))
+            ids = item.token_ids if item.text is None else next(texts)
+            try:
+                encoded.append(self._encoded(item, ids))
+            except RequestError as error:
+                encoded.append(error)
         return encoded
 
     def prompt(self, prompt: Prompt) -> EncodedPrompt:
@@ -52,12 +54,8 @@ class Encoder:
             RequestError: it is malformed.
         """
         item = parse_prompt(prompt)
-        if item.text is not None:
-            return EncodedPrompt(self.tokenizer.encode(item.text), item.text)
-        encoded = _ids_of(item)
-        if isinstance(encoded, RequestError):
-            raise encoded
-        return encoded
+        ids = item.token_ids if item.text is None else self.tokenizer.encode(item.text)
+        return self._encoded(item, ids)
 
     def chat(self, messages: Conversation, **options: Unpack[ChatOptions]) -> EncodedPrompt:
         """Encode one conversation.
@@ -95,6 +93,15 @@ class Encoder:
             raise RequestError(f"{next(iter(options))} needs messages, not a prompt")
         return self.prompt(cast(Prompt, prompt_or_messages))
 
+    def _encoded(
+        self, item: PromptItem, token_ids: Sequence[int] | RequestError | None
+    ) -> EncodedPrompt:
+        for error in (item.error, token_ids):
+            if isinstance(error, RequestError):
+                raise error
+        images = self._chat.images.prepare(item.images)
+        return EncodedPrompt(cast(Sequence[int], token_ids), item.text, images=images)
+
 
 def is_conversation(messages: object) -> bool:
     """Whether this is one conversation rather than a prompt or a list of conversations."""
@@ -102,12 +109,20 @@ def is_conversation(messages: object) -> bool:
 
 
 def make_encoder(
-    config: ModelConfig, tokenizer: Tokenizer, *, host: PluginHost, architecture: str
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    host: PluginHost,
+    architecture: str,
+    vision: VisionConfig | None = None,
 ) -> Encoder:
     """The encoder that a configuration and the installed plugins give.
 
     A template file that a person names wins over a recipe, and a recipe over the model's own
     template.
+
+    Args:
+        vision: what images are prepared for; None: the model takes none.
 
     Raises:
         ConfigError: the template file cannot be used.
@@ -123,13 +138,9 @@ def make_encoder(
             template = ChatTemplate(
                 tokenizer.chat_templates, special_tokens=tokenizer.special_tokens
             )
-    return Encoder(tokenizer, ChatEncoder(tokenizer, template=template, recipe=recipe))
-
-
-def _ids_of(item: PromptItem) -> Encoded:
-    if item.error is not None:
-        return item.error
-    return EncodedPrompt(list(item.token_ids or ()))
+    images = ImageReader(vision, recipe)
+    chat = ChatEncoder(tokenizer, template=template, recipe=recipe, images=images)
+    return Encoder(tokenizer, chat)
 
 
 def _find_recipe(host: PluginHost, architecture: str, tokenizer: Tokenizer) -> Recipe | None:

@@ -129,7 +129,10 @@ class Frontend:
         if make_parser is not None:
             parsers = [make_parser() for _ in range(params.n)]
         requests = self._engine.add(
-            encoded.token_ids, _with_stops(params, encoded.stop_token_ids), priority=priority
+            encoded.token_ids,
+            _with_stops(params, encoded.stop_token_ids),
+            images=encoded.images,
+            priority=priority,
         )
         return [
             make_sample(

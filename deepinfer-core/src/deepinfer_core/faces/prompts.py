@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepinfer_core.errors import ConfigError, RequestError
+from deepinfer_core.images import PreparedImage
 from deepinfer_core.plugin_api.recipe import ReplyParser
 from deepinfer_core.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
+"""Text, token ids, or `{"prompt": text}` or `{"prompt_token_ids": ids}`, these also with
+`"images": [...]`, one for each image token of the prompt."""
 Params = SamplingParams | Mapping[str, Any]
 
 
@@ -26,6 +28,7 @@ class PromptItem:
 
     text: str | None = None
     token_ids: Sequence[int] | None = None
+    images: Sequence[object] = ()
     error: RequestError | None = None
 
 
@@ -42,6 +45,8 @@ class EncodedPrompt:
     """The output goes on from the prompt's text; False: it is a text of its own, as in a chat."""
     make_parser: Callable[[], ReplyParser] | None = None
     """Makes what reads one answer; raises RequestError only. None: the answer is the text."""
+    images: tuple[PreparedImage, ...] = ()
+    """One for each image token among the ids."""
 
 
 def split_prompts(prompts: Prompt | Iterable[Prompt]) -> list[PromptItem]:
@@ -106,17 +111,24 @@ def parse_params(params: object) -> SamplingParams:
 
 
 def _parse_mapping(prompt: Mapping[str, Any]) -> PromptItem:
-    if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
+    images = prompt.get("images", ())
+    names = prompt.keys() - {"images"}
+    if len(names) != 1 or not names <= {"prompt", "prompt_token_ids"}:
         return _bad(
-            f"a prompt mapping has exactly one of 'prompt' and 'prompt_token_ids', "
-            f"this one has {sorted(map(str, prompt))}"
+            f"a prompt mapping has exactly one of 'prompt' and 'prompt_token_ids', and maybe "
+            f"'images'; this one has {sorted(map(str, prompt))}"
         )
-    ((name, value),) = prompt.items()
+    (name,) = names
+    value = prompt[name]
     if name == "prompt" and not isinstance(value, str):
         return _bad(f"'prompt' must be text, not {type(value).__name__}")
     if name == "prompt_token_ids" and (isinstance(value, str) or not isinstance(value, Sequence)):
         return _bad(f"'prompt_token_ids' must be a list, not {type(value).__name__}")
-    return PromptItem(text=value) if name == "prompt" else PromptItem(token_ids=value)
+    if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
+        return _bad(f"'images' must be a list, not {type(images).__name__}")
+    if name == "prompt":
+        return PromptItem(text=value, images=images)
+    return PromptItem(token_ids=value, images=images)
 
 
 def _is_token_ids(prompts: object) -> bool:

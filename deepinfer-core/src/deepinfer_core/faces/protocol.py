@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from deepinfer_core.images import PreparedImage
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.scheduler import StepResult
@@ -14,7 +15,12 @@ class EngineProtocol(Protocol):
     """The verbs of `Engine`. Not thread-safe: `EngineLoop` is the only caller."""
 
     def add(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        images: Sequence[PreparedImage] = (),
+        priority: int = 0,
     ) -> list[Request]: ...
 
     def abort(self, request: Request, *, finish_reason: FinishReason = "abort") -> None: ...

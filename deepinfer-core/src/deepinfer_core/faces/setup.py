@@ -49,7 +49,11 @@ def open_engine(
     begun_s = time.perf_counter()
     engine = Engine.from_config(config, host)
     encoder = make_encoder(
-        config.model, engine.tokenizer, host=host, architecture=engine.info.architecture
+        config.model,
+        engine.tokenizer,
+        host=host,
+        architecture=engine.info.architecture,
+        vision=engine.limits.vision,
     )
     logger.info("%s is ready after %.1f s", config.model.model, time.perf_counter() - begun_s)
     return OpenedEngine(config, engine, encoder, Frontend(engine, engine.tokenizer))

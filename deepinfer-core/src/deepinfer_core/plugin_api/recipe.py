@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,30 @@ class ToolCallArguments:
 ReplyEvent: TypeAlias = ReasoningText | AnswerText | ToolCallStart | ToolCallArguments
 
 
+@dataclass(frozen=True, slots=True)
+class RgbImage:
+    """A decoded image."""
+
+    width: int
+    """Pixels."""
+    height: int
+    """Pixels."""
+    pixels: bytes
+    """Red, green and blue of each pixel, line by line from the top: 3 * width * height bytes."""
+
+
 class EncodedChat(Protocol):
     """What a recipe makes of a chat."""
 
     @property
-    def token_ids(self) -> Sequence[int]: ...
+    def token_ids(self) -> Sequence[int]:
+        """With one image token, the model's own, where each image stands."""
+        ...
 
     @property
-    def images(self) -> Sequence[object]: ...
+    def images(self) -> Sequence[RgbImage]:
+        """In the order of their tokens. Core resizes them as the model wants them."""
+        ...
 
     @property
     def constraint(self) -> object | None:
@@ -94,4 +110,13 @@ class Recipe(Protocol):
 
     def parser(self, encoded: Any) -> ReplyParser:
         """Return a parser for one answer to what `encode` returned."""
+        ...
+
+
+@runtime_checkable
+class ReadsImages(Protocol):
+    """What a recipe may have besides: it reads images that come without a chat."""
+
+    def read_image(self, source: str | bytes) -> RgbImage:
+        """Decode an image, given as a URL or as the content of a file."""
         ...

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from deepinfer_core.errors import PromptTooLongError, RequestError
+from deepinfer_core.images import PreparedImage
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import TokenLogprobs
@@ -72,7 +73,12 @@ class FakeEngine:
         return EOS_TOKEN_ID if token_id is None else token_id
 
     def add(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, priority: int = 0
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        images: Sequence[PreparedImage] = (),
+        priority: int = 0,
     ) -> list[Request]:
         prompt = list(prompt_token_ids)
         known = all(hasattr(i, "__index__") and 0 <= i < self.vocab_size for i in prompt)

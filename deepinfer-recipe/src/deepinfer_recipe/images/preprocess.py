@@ -41,15 +41,28 @@ class OpenCvImagePreprocessor:
 
 def prepare(data: bytes, options: PreprocessOptions) -> ImageInfo:
     """As `OpenCvImagePreprocessor.preprocess`; the error names no place."""
-    from PIL import Image, ImageOps  # optional: extra `images`
+    image = resize(data, options)
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=_QUALITY)
+    return ImageInfo(buffer.getvalue(), *image.size)
+
+
+def resize(data: bytes, options: PreprocessOptions) -> Image:
+    """Decode an image, set it upright and resize it; in RGB, or RGBA where it has transparency.
+
+    Raises:
+        ImageError, ImportError: as `OpenCvImagePreprocessor.preprocess`.
+    """
+    from PIL import Image as pillow  # optional: extra `images`
+    from PIL import ImageOps  # optional: extra `images`
 
     if not data:
         raise unusable("EmptyImage")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the sides are checked
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # the sides are checked
         try:
-            image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        except Image.DecompressionBombError:
+            image: Image = pillow.open(io.BytesIO(data), formats=_FORMATS)
+        except pillow.DecompressionBombError:
             raise unusable("ImageDimensionsTooLarge") from None
         except Exception as error:  # Pillow raises many kinds on broken files
             raise unusable("UnsupportedMediaType") from error
@@ -61,7 +74,7 @@ def prepare(data: bytes, options: PreprocessOptions) -> ImageInfo:
         flat = upright.convert("RGBA" if _has_alpha(upright) else "RGB")
     except Exception as error:  # as above
         raise unusable("Decode") from error
-    return _encode(flat, _target_size(flat.size, options))
+    return flat.resize(_target_size(flat.size, options))
 
 
 def _target_size(size: tuple[int, int], options: PreprocessOptions) -> tuple[int, int]:
@@ -73,9 +86,3 @@ def _target_size(size: tuple[int, int], options: PreprocessOptions) -> tuple[int
 
 def _has_alpha(image: Any) -> bool:
     return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-
-
-def _encode(image: Image, size: tuple[int, int]) -> ImageInfo:
-    buffer = io.BytesIO()
-    image.resize(size).save(buffer, "WEBP", quality=_QUALITY)
-    return ImageInfo(buffer.getvalue(), *size)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ..arguments import check_instance, check_list
 from ..conversation import ImageSource
@@ -11,8 +12,9 @@ from .errors import ImageError, too_large, unusable
 from .fetch import MAX_IMAGE_BYTES, ReqwestImageFetcher
 from .preprocess import OpenCvImagePreprocessor, prepare
 from .sizes import LOW_DETAIL_SIDE
-from .types import ImageInfo, ImageQuota, MultiModalData, PreprocessOptions
+from .types import ImageQuota, MultiModalData, PreprocessOptions
 
+_Prepared = TypeVar("_Prepared")
 _MAX_IMAGES = 600
 _MAX_TOTAL_BYTES = 64 << 20
 _MAX_URL_LENGTH = 8192
@@ -35,10 +37,19 @@ class ImageResolver:
         Raises:
             ImageError: an image is unusable, or a limit is exceeded.
         """
+        return MultiModalData(self.each(sources, quota, prepare))
+
+    def each(
+        self,
+        sources: Sequence[ImageSource],
+        quota: ImageQuota,
+        prepare_one: Callable[[bytes, PreprocessOptions], _Prepared],
+    ) -> list[_Prepared]:
+        """As `resolve`, with another way to prepare the content of an image file."""
         given = check_list("sources", sources, ImageSource)
         check_instance("quota", quota, ImageQuota)
         self._check_sources(given, quota)
-        images: list[ImageInfo] = []
+        images: list[_Prepared] = []
         num_bytes = 0
         for index, source in enumerate(given):
             place = f"{source.path}.image[{index}]" if source.path else f"image[{index}]"
@@ -50,11 +61,11 @@ class ImageResolver:
             _check_total(source, num_bytes + quota.byte_size())
             options = PreprocessOptions(source.detail, _MAX_SIDE, LOW_DETAIL_SIDE)
             try:
-                images.append(prepare(data, options))
+                images.append(prepare_one(data, options))
             except ImageError as error:
                 raise error.at(place) from error
         quota.record(len(images), num_bytes)
-        return MultiModalData(images)
+        return images
 
     def _check_sources(self, sources: Sequence[ImageSource], quota: ImageQuota) -> None:
         count = len(sources) + quota.image_count()
