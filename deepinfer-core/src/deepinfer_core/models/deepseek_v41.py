@@ -5,11 +5,12 @@ DeepSeek-V4.1 (arXiv:2609.19969), section 2. Parameters have the released names,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from deepinfer_core.kv.layout import LayerKV
-from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v41_config import (
     SharedCaches,
@@ -20,12 +21,14 @@ from deepinfer_core.models.deepseek_v41_config import (
 from deepinfer_core.models.interface import Vocabulary
 from deepinfer_core.models.layers.embedding import VocabMatrix
 from deepinfer_core.models.layers.engram import Engram, NgramWindows
-from deepinfer_core.models.layers.hyper_connection import DelayedHyperConnection
+from deepinfer_core.models.layers.hybrid_attention import WindowAttention
+from deepinfer_core.models.layers.hyper_connection import DelayedHyperConnection, stream_mean
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
 from deepinfer_core.models.layers.shared_attention import SharedAttention
 from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.vision.model import SeeingModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
@@ -44,10 +47,17 @@ class V41Layer(nn.Module):
             self.engram = Engram(ops, config, layer, dtype=dtype)
         self.hc_attn = DelayedHyperConnection(ops, config, dtype=dtype, role="attn.hc")
         self.attn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="attn.norm")
-        self.attn = SharedAttention(ops, config, layer, caches, dtype=dtype)
+        self.attn = self.build_attention(ops, config, layer, caches, dtype=dtype)
         self.hc_ffn = DelayedHyperConnection(ops, config, dtype=dtype, role="mlp.hc")
         self.ffn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="mlp.norm")
         self.ffn = SparseMoE(ops, size, config.moe, dtype=dtype)
+
+    @staticmethod
+    def build_attention(
+        ops: OpTable, config: V41Config, layer: int, caches: SharedCaches, *, dtype: str
+    ) -> WindowAttention:
+        """The attention of a layer; those of a drafter have another."""
+        return SharedAttention(ops, config, layer, caches, dtype=dtype)
 
     def forward(
         self, streams: Tensor, pre: Tensor, batch: ForwardBatch, cos_sin: Tensor
@@ -62,15 +72,21 @@ class V41Layer(nn.Module):
         return self.hc_ffn.write(y, streams, post, mix), ffn_pre
 
 
-class DeepseekV41(CausalModel):
-    """The text model of a DeepSeek-V4.1.
+class DeepseekV41(SeeingModel):
+    """A DeepSeek-V4.1, with its vision tower.
 
     Args and errors are those of `DecoderModel`.
     """
 
     def __init__(self, config: V41Config, ops: OpTable, *, dtype: str) -> None:
         size = config.hidden_size
-        super().__init__(ops, vocab_size=config.vocab_size, hidden_size=size, dtype=dtype)
+        super().__init__(
+            ops,
+            vision=config.vision,
+            vocab_size=config.vocab_size,
+            hidden_size=size,
+            dtype=dtype,
+        )
         self.config = config
         self.history_len = config.history_len
         self._layer_kvs, caches = plan_shared_caches(config, self.dtype.itemsize)
@@ -102,11 +118,11 @@ class DeepseekV41(CausalModel):
     @staticmethod
     def stored_name(name: str) -> str:
         """The released name of a parameter."""
-        return DeepseekV4.stored_name(name)
+        return DeepseekV4.stored_name(SeeingModel.stored_name(name))
 
     def is_redundant(self, name: str) -> bool:
-        """Whether a checkpoint tensor is of a layer that predicts further tokens, or of images."""
-        return name.startswith(("mtp.", "vision.", "aligner.", "image_"))
+        """Whether a checkpoint tensor is of a layer that predicts further tokens."""
+        return name.startswith("mtp.")
 
     @property
     def head_weight(self) -> Tensor:
@@ -124,27 +140,48 @@ class DeepseekV41(CausalModel):
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm; writes the caches of the T tokens."""
+        hidden_states, _ = self._run_layers(batch, ())
+        return hidden_states
+
+    @torch.inference_mode()
+    def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, and what DSpark reads.
+
+        Returns:
+            hidden states [T, C], and [T, k, D], the mean of the streams that enter each of its k
+            layers, the memory included.
+        """
+        assert self.config.dspark is not None  # nobody asks without a drafter
+        hidden_states, taps = self._run_layers(batch, self.config.dspark.target_layers)
+        return hidden_states, torch.stack(taps, dim=1)
+
+    def _run_layers(
+        self, batch: ForwardBatch, tapped: Sequence[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """What `forward` gives, and the means of the streams before the tapped layers."""
         attention, positions = batch.attention, batch.positions
         longest = max((meta.max_seq_len for meta in attention.groups), default=0)
         plain = self.rotary.cos_sin(longest, positions.device)
         scaled = self.compress_rotary.cos_sin(longest, positions.device)
         n = self.config.hyper.num_streams
-        streams = self._embed(batch).unsqueeze(1).repeat(1, n, 1)
+        embedded = self.put_images(self.embed(batch.input_ids), batch.images)
+        streams = embedded.unsqueeze(1).repeat(1, n, 1)
         pre = torch.zeros(len(streams), n, device=positions.device)
         pre[:, 0] = 1.0  # all streams are equal
         classes = None if self.ngrams is None else self.ngrams(batch)
         is_image = None if batch.images is None else batch.images.is_image
-        for layer in self.layers:
+        taps = []
+        for index, layer in enumerate(self.layers):
             if layer.engram is not None:
                 streams = layer.engram(streams, classes, is_image)
+            if index in tapped:
+                taps.append(stream_mean(streams))
             cos_sin = scaled if layer.reads_rows else plain
             streams, pre = layer(streams, pre, batch, cos_sin)
         hidden_states: Tensor = self.norm(self.collapse(streams, pre))
-        return hidden_states
+        return hidden_states, taps
 
-    def _embed(self, batch: ForwardBatch) -> Tensor:
-        """[T, C]: of tokens, and of images where these stand."""
-        embedded: Tensor = self.embed(batch.input_ids)
-        if batch.images is not None:
-            embedded = embedded.index_copy(0, batch.images.rows, batch.images.embeddings)
-        return embedded
+    def embed_ids(self, token_ids: Tensor) -> Tensor:
+        """[N] int32 -> [N, C]."""
+        embeddings: Tensor = self.embed(token_ids)
+        return embeddings

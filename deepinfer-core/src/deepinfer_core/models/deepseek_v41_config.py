@@ -9,6 +9,7 @@ from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4_config import V4Config, read_hybrid_config
 from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.vision.config import VisionConfig, read_vision_config
 
 RATIOS = {0: "window only", 1: "a row per token", 2: "a row per two tokens"}
 V4_FIELDS = ("num_hash_layers", "compress_rates", "expert_dtype")
@@ -63,6 +64,7 @@ class V41Config(V4Config):
     candidates: CandidateConfig | None
     engram: EngramConfig | None
     image_token_id: int | None
+    vision: VisionConfig | None
 
     def kv_source(self, layer: int) -> int | None:
         """Whose rows a layer reads; None: no rows."""
@@ -162,6 +164,7 @@ def read_v41_config(raw: RawConfig) -> V41Config:
         candidates=_read_candidates(text, index_sources),
         engram=_read_engram(text, base.num_layers, raw.section("quantization_config") is not None),
         image_token_id=raw.optional_integer("image_token_id"),
+        vision=read_vision_config(raw),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from deepinfer_core.testing.tiny_v41 import DEEPSEEK_V41, nested
 from deepinfer_core.weights.quant.encode import encode_fp8
 from deepinfer_core.weights.quant.released import ReleasedFormat
 from deepinfer_core.weights.stored import holds_codes
+
+NORM_WEIGHT = re.compile(r"norm\d?\.weight$")
 
 _SHARED: dict[str, Any] = {
     "vocab_size": 320,
@@ -304,7 +307,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
         return torch.rand(shape[0], 8, generator=generator).argsort(dim=1)[:, : shape[1]]
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 1:
-        tensor = 0.2 * noise + (1.0 if name.endswith("norm.weight") else 0.0)
+        tensor = 0.2 * noise + (1.0 if NORM_WEIGHT.search(name) else 0.0)
     else:
         tensor = noise / math.sqrt(shape[-1])
     # Peaked attention: without it every context looks alike and greedy output falls into loops.

@@ -69,6 +69,21 @@ DEEPSEEK_V41: dict[str, Any] = {
 }
 """Its classes of tokens are those of the tiny tokenizer."""
 
+TINY_VISION: dict[str, Any] = {
+    "model_type": "deepseek_v41_vision",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "patch_size": 4,
+    "rope_theta": 10000,
+    "downsample_ratio": 3,
+    "max_image_tokens": 64,
+    "min_pixels": 576,
+    "max_wh_ratio": None,
+}
+"""To be given as `vision_config`, for a tower; images are small, to be quick."""
+
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields as a V4.1 file holds them: the model's own in `text_config`."""

@@ -10,7 +10,7 @@ import torch
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.vision.config import VisionConfig, read_vision_config
-from deepinfer_core.models.vision.tower import RENAMED, VisionTower
+from deepinfer_core.models.vision.tower import VisionTower
 from deepinfer_core.ops.table import reference_table
 from torch import nn
 
@@ -47,9 +47,7 @@ class Holder(nn.Module):
 
     @staticmethod
     def stored_name(name: str) -> str:
-        for pattern, replacement in RENAMED:
-            name = pattern.sub(replacement, name)
-        return name
+        return VisionTower.stored_name(name)
 
 
 def config_of(fields: dict[str, object]) -> VisionConfig:

@@ -1,7 +1,7 @@
 """`VisionTower`: a vision transformer, an aligner, and the marks around rows of an image.
 
-DeepSeek-V4.1 (2026). Parameters have the released names once `RENAMED` is applied to a model that
-holds the tower as `vision`. Images are encoded one by one, so none depends on its company.
+DeepSeek-V4.1 (arXiv:2609.19969). Parameters have the released names, see `stored_name`. Images are
+encoded one by one, so none depends on its company.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.models.vision.config import VisionConfig
 from deepinfer_core.ops.table import OpTable
 
-RENAMED = ((re.compile(r"^vision\.(aligner\.|image_)"), r"\1"),)
-"""Parts of the tower that the released checkpoints name beside it."""
+BESIDE_THE_TOWER = re.compile(r"^vision\.(aligner\.|image_)")
+"""Parts that the released checkpoints name without the tower."""
 NORM_EPS = 1e-6
 
 
@@ -183,6 +183,11 @@ class VisionTower(nn.Module):
         newlines = self.image_newline.expand(grid.shape[0], 1, -1)
         lines = torch.cat((grid, newlines), dim=1).flatten(0, 1)
         return torch.cat((self.image_start[None], lines, self.image_end[None]))
+
+    @staticmethod
+    def stored_name(name: str) -> str:
+        """The released name of a parameter in a model that holds the tower as `vision`."""
+        return BESIDE_THE_TOWER.sub(r"\1", name)
 
 
 def rotation_table(rows: int, columns: int, config: VisionConfig, device: torch.device) -> Tensor:
