@@ -1,0 +1,129 @@
+"""DeepSeek-V4.1 against a dense computation that shares no code with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.engram_hash import bucket_sizes, multipliers, token_classes
+from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.ops.table import reference_table
+from deepinfer_core.testing.dense_v41 import DenseV41
+from deepinfer_core.testing.forward import HandRunner
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
+from deepinfer_core.text.loading import load_tokenizer
+from deepinfer_core.weights.checkpoint import open_checkpoint
+from safetensors.torch import load_file
+from torch import Tensor
+
+TOLERANCE = 2e-5
+"""Of the largest logit."""
+MODELS: dict[str, dict[str, Any]] = {
+    "rows of two and of one": {},
+    "nothing but rows of two": {
+        "compress_ratios": [2, 0, 2, 2, 2, 2, 2, 0],
+        "kv_source_layer_ids": [0, 3],
+        "index_source_layer_ids": [0, 3, 5],
+        "candidate_source_layer_id": -1,
+    },
+    "no memory, a hot router": {"engram_layer_ids": [], "gate_temp": 0.7},
+}
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 16, 17, 31, 32, 33, 150)
+"""Around a pair, the window of 8, choices of 4 rows, blocks of 4 and the limit of 3 of them."""
+
+
+def tokens(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(3, 275, (length,), generator=generator).tolist()
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[CausalModel, DenseV41]:
+    directory = tmp_path_factory.mktemp("tiny")
+    write_tiny_checkpoint(directory, "deepseek_v41", **MODELS[request.param])
+    return load_ours(directory), load_dense(directory)
+
+
+def load_ours(directory: Path) -> CausalModel:
+    checkpoint = open_checkpoint(directory)
+    model = build_model(checkpoint.info, reference_table(), dtype="float32")
+    load_weights(model, checkpoint, device="cpu")
+    model.read_vocabulary(load_tokenizer(directory))
+    return model
+
+
+def load_dense(directory: Path, dtype: torch.dtype = torch.float32) -> DenseV41:
+    info = open_checkpoint(directory).info
+    weights = load_file(directory / "model.safetensors")
+    engram, tables = info.config.engram, []
+    if engram is not None:
+        sizes = bucket_sizes(engram)
+        tables = [(multipliers(engram, layer), sizes[i]) for i, layer in enumerate(engram.layers)]
+    tokenizer = load_tokenizer(directory)
+    texts = [tokenizer.decode([i], skip_special_tokens=False) for i in range(320)]
+    entries = [tokenizer.id_to_token(i) or texts[i] for i in range(320)]
+    return DenseV41(
+        info.raw_config["text_config"],
+        {name: tensor.to(dtype) for name, tensor in weights.items()},
+        classes=token_classes(list(zip(texts, entries, strict=True))),
+        tables=tables,
+    )
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    bound = TOLERANCE * expected.abs().max().item()
+    torch.testing.assert_close(found.double(), expected.double(), atol=bound, rtol=0)
+
+
+def test_prompts_of_every_kind_of_length_in_one_batch(pair: tuple[Any, Any]) -> None:
+    ours, dense = pair
+    prompts = {length: tokens(length) for length in LENGTHS}
+    logits = HandRunner(ours, num_blocks=128).feed(prompts)
+    for length, ids in prompts.items():
+        assert_close(logits[length], dense.logits(ids))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 127])
+def test_chunks(pair: tuple[Any, Any], size: int) -> None:
+    ours, dense = pair
+    ids = tokens(60 if size == 1 else 200, seed=size)
+    runner = HandRunner(ours)
+    chunks = [runner.feed({0: ids[at : at + size]})[0] for at in range(0, len(ids), size)]
+    assert_close(torch.cat(chunks), dense.logits(ids))
+
+
+def test_a_drafted_token_that_is_taken_back_leaves_no_trace(pair: tuple[Any, Any]) -> None:
+    """Tokens that had closed a group, filled a block and moved the memory are computed anew."""
+    ours, dense = pair
+    ids, wrong = tokens(90, seed=3), tokens(90, seed=4)
+    runner, rows = HandRunner(ours), []
+    for at in range(0, 90, 3):
+        runner.feed({0: ids[at : at + 1] + wrong[at : at + 4]})
+        runner.lengths[0] = at
+        rows.append(runner.feed({0: ids[at : at + 3]})[0])
+    assert_close(torch.cat(rows), dense.logits(ids))
+
+
+def test_float32_stays_near_float64(tmp_path: Path) -> None:
+    directory = write_tiny_checkpoint(tmp_path, "deepseek_v41")
+    ids = tokens(400, seed=9)
+    found = HandRunner(load_ours(directory), num_blocks=64).feed({0: ids})[0]
+    assert_close(found, load_dense(directory, torch.float64).logits(ids))
+
+
+def test_the_memory_sees_only_what_tokens_look_like(tmp_path: Path) -> None:
+    """Two tokens of one class differ in their embeddings alone."""
+    ours = load_ours(write_tiny_checkpoint(tmp_path, "deepseek_v41"))
+    tokenizer = load_tokenizer(tmp_path)
+    upper, lower = tokenizer.token_to_id("A"), tokenizer.token_to_id("a")
+    ours.embed.weight[upper] = ours.embed.weight[lower]
+    runner = HandRunner(ours)
+    logits = runner.feed({0: [10, upper, 20, 30], 1: [10, lower, 20, 30]})
+    assert torch.equal(logits[0], logits[1])
+    other = runner.feed({2: [10, tokenizer.token_to_id("b"), 20, 30]})[2]
+    assert not torch.allclose(other[1:], logits[0][1:], atol=1e-2)
