@@ -1,7 +1,7 @@
-"""The predicting layer and DSpark of DeepSeek-V4 against dense ones that work token by token.
+"""The predicting layer of DeepSeek-V4, and DSpark of V4 and V4.1, against dense ones.
 
-transformers drops `mtp.*`, so the formulas are written out here once more, in float64, with every
-cache a list.
+These work token by token. transformers drops `mtp.*`, so the formulas are written out here once
+more, in float64, with every cache a list.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from deepinfer_core.models.drafters.build import build_drafter
+from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.testing.drafting import DraftRunner
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, tiny_config, write_tiny_checkpoint
+from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from safetensors.torch import load_file
 from torch import Tensor
 
 TOLERANCE = 2e-5
 """Of the largest logit."""
-LENGTHS = (1, 2, 16, 23, 24, 25, 60)
-"""Around the window of 24 and blocks of 16."""
+LENGTHS = (1, 2, 7, 8, 9, 16, 23, 24, 25, 60)
+"""Around the windows of 8 (V4.1) and 24, and blocks of 16."""
 
 
 def rms(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
@@ -39,6 +41,8 @@ class DenseLayers:
     config: dict[str, Any]
     weights: dict[str, Tensor]
     rows: dict[int, list[Tensor]] = field(default_factory=dict)
+    norms_heads = True
+    num_experts_per_token = "num_experts_per_tok"
 
     def rotate(self, x: Tensor, t: int) -> Tensor:
         """The last dims by pairs of neighbors, without any scaling."""
@@ -76,8 +80,8 @@ class DenseLayers:
         eps = config["rms_norm_eps"]
         latent = self.weights[f"{attn}.wq_a.weight"] @ x
         latent = rms(latent, eps, self.weights[f"{attn}.q_norm.weight"])
-        q = rms((self.weights[f"{attn}.wq_b.weight"] @ latent).view(heads, dim), eps)
-        q, held = self.rotate(q, t), torch.stack(rows)
+        q = (self.weights[f"{attn}.wq_b.weight"] @ latent).view(heads, dim)
+        q, held = self.rotate(rms(q, eps) if self.norms_heads else q, t), torch.stack(rows)
         sink = self.weights[f"{attn}.attn_sink"][:, None]
         p = torch.cat((q @ held.T * dim**-0.5, sink), dim=1).softmax(dim=1)[:, :-1]
         o = self.rotate(p @ held, -t).view(groups, -1)
@@ -88,7 +92,7 @@ class DenseLayers:
     def experts(self, name: str, x: Tensor) -> Tensor:
         config, ffn = self.config, f"{name}.ffn"
         s = F.softplus(self.weights[f"{ffn}.gate.weight"] @ x).sqrt()
-        best = (s + self.weights[f"{ffn}.gate.bias"]).topk(config["num_experts_per_tok"])
+        best = (s + self.weights[f"{ffn}.gate.bias"]).topk(config[self.num_experts_per_token])
         chosen = best.indices.tolist()
         y = self.gated(f"{ffn}.shared_experts", x)
         for e in chosen:
@@ -156,6 +160,8 @@ def expect_mtp(dense: DenseMtp, features: Tensor, next_ids: list[int]) -> tuple[
 class DenseDspark(DenseLayers):
     """One request, whose positions are taken in order."""
 
+    markov_names = ("markov_w1", "markov_w2")
+
     def take_in(self, taps: Tensor) -> None:
         weight, eps = self.weights["mtp.0.main_norm.weight"], self.config["rms_norm_eps"]
         x = rms(self.weights["mtp.0.main_proj.weight"] @ taps.flatten(), eps, weight)
@@ -164,29 +170,55 @@ class DenseDspark(DenseLayers):
             held.append(self.row(f"mtp.{stage}", x, len(held)))
 
     def block(self, anchor: int, count: int) -> tuple[Tensor, Tensor]:
-        config, get, eps = self.config, self.weights.__getitem__, self.config["rms_norm_eps"]
-        size, last = config["dspark_block_size"], len(self.rows[0]) - 1
-        ids = [anchor] + [config["dspark_noise_token_id"]] * (size - 1)
-        streams = [get("embed.weight")[i].expand(config["hc_mult"], -1) for i in ids]
-        places = range(last + 1, last + 1 + size)
-        for stage in range(3):
-            name = f"mtp.{stage}"
-            own = [
-                self.row(name, self.enter(name, x), t)
-                for x, t in zip(streams, places, strict=True)
-            ]
-            seen = self.window(stage, last) + own
-            streams = [self.layer(name, x, t, seen) for x, t in zip(streams, places, strict=True)]
+        get, eps = self.weights.__getitem__, self.config["rms_norm_eps"]
+        size, first = self.config["dspark_block_size"], len(self.rows[0])
+        ids = [anchor] + [self.config["dspark_noise_token_id"]] * (size - 1)
+        streams = [get("embed.weight")[i].expand(self.config["hc_mult"], -1) for i in ids]
+        embed, head = (get(f"mtp.2.markov_head.{name}.weight") for name in self.markov_names)
         logits, confidence, previous = [], [], anchor
-        for x in streams[:count]:
-            h = self.collapse(x, "mtp.2.hc_head")
-            e = get("mtp.2.markov_head.markov_w1.weight")[previous]
+        for h in self.run(streams, list(range(first, first + size)))[:count]:
+            e = embed[previous]
             base = get("head.weight") @ rms(h, eps, get("mtp.2.norm.weight"))
-            logits.append(base + get("mtp.2.markov_head.markov_w2.weight") @ e)
+            logits.append(base + head @ e)
             trust = get("mtp.2.confidence_head.proj.weight") @ torch.cat((h, e))
             confidence.append(trust.sigmoid())
             previous = int(logits[-1].argmax())
         return torch.stack(logits), torch.cat(confidence)
+
+    def run(self, streams: list[Tensor], places: list[int]) -> list[Tensor]:
+        """The rows of a block before the last norm."""
+        for stage in range(3):
+            name = f"mtp.{stage}"
+            inputs = [self.enter(name, x) for x in streams]
+            own = [self.row(name, x, t) for x, t in zip(inputs, places, strict=True)]
+            seen = self.window(stage, places[0] - 1) + own
+            streams = [self.layer(name, x, t, seen) for x, t in zip(streams, places, strict=True)]
+        return [self.collapse(x, "mtp.2.hc_head") for x in streams]
+
+
+class DenseDspark41(DenseDspark):
+    """Each sublayer reads the streams with the coefficients of the one before it."""
+
+    norms_heads = False
+    num_experts_per_token = "dspark_num_experts_per_tok"
+    markov_names = ("embed", "head")
+
+    def run(self, streams: list[Tensor], places: list[int]) -> list[Tensor]:
+        eps = self.config["rms_norm_eps"]
+        pres = [torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)] * len(streams)
+        for stage in range(3):
+            name = f"mtp.{stage}"
+            norm = self.weights[f"{name}.attn_norm.weight"]
+            inputs = [rms(pre @ x, eps, norm) for pre, x in zip(pres, streams, strict=True)]
+            own = [self.row(name, x, t) for x, t in zip(inputs, places, strict=True)]
+            seen = self.window(stage, places[0] - 1) + own
+            for i, (x, t) in enumerate(zip(inputs, places, strict=True)):
+                pre, post, mix = self.coefficients(streams[i], f"{name}.hc_attn")
+                after = post[:, None] * self.attend(name, x, t, seen) + mix.T @ streams[i]
+                pres[i], post, mix = self.coefficients(after, f"{name}.hc_ffn")
+                u = rms(pre @ after, eps, self.weights[f"{name}.ffn_norm.weight"])
+                streams[i] = post[:, None] * self.experts(name, u) + mix.T @ after
+        return [pre @ x for pre, x in zip(pres, streams, strict=True)]
 
 
 def expect_dspark(
@@ -197,7 +229,11 @@ def expect_dspark(
     return dense.block(next_ids[-1], 3)
 
 
-DRAFTERS = {"mtp_v4": (DenseMtp, expect_mtp), "dspark_v4": (DenseDspark, expect_dspark)}
+DRAFTERS = {
+    "mtp_v4": (DenseMtp, expect_mtp),
+    "dspark_v4": (DenseDspark, expect_dspark),
+    "dspark_v41": (DenseDspark41, expect_dspark),
+}
 
 
 @dataclass
@@ -225,9 +261,12 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     drafter = build_drafter(checkpoint.info.config, ops, dtype="float32", first_cache=first_cache)
     for module in (target, drafter):
         load_weights(module, checkpoint, device="cpu")
+    if isinstance(target, ReadsVocabulary):
+        target.read_vocabulary(load_tokenizer(directory))
     weights = {n: w.double() for n, w in load_file(directory / "model.safetensors").items()}
     runner = DraftRunner(target, drafter, num_blocks=128, num_lookahead_tokens=2)
-    return Pair(runner, request.param, tiny_config(family, **fields), weights)
+    config = tiny_config(family, **fields)
+    return Pair(runner, request.param, config.get("text_config", config), weights)
 
 
 def tokens(length: int) -> list[int]:

@@ -5,7 +5,8 @@ DeepSeek-V4.1 (arXiv:2609.19969), section 2. Parameters have the released names,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -171,7 +172,7 @@ class DeepseekV41(SeeingModel):
         classes = None if self.ngrams is None else self.ngrams(batch)
         is_image = None if batch.images is None else batch.images.is_image
         taps = []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(cast(Iterable[V41Layer], self.layers)):
             if layer.engram is not None:
                 streams = layer.engram(streams, classes, is_image)
             if index in tapped:

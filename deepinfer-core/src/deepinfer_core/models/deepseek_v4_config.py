@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.kv.layout import LayerKV
@@ -18,6 +19,8 @@ RATIOS = {
     SPARSE_RATIO: "compressed sparse attention",
     HEAVY_RATIO: "heavily compressed attention",
 }
+
+AnyV4 = TypeVar("AnyV4", bound="V4Config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,16 @@ class V4Config:
     @property
     def attention_scale(self) -> float:
         return float(self.head_dim**-0.5)
+
+
+def drafter_layers(config: AnyV4) -> AnyV4:
+    """A target's configuration for the layers of its drafter: they compress and hash nothing."""
+    moe, dspark = replace(config.moe, hash_layers=frozenset()), config.dspark
+    num_layers = config.num_predict_layers
+    if dspark is not None:
+        num_layers, top_k = dspark.num_stages, dspark.num_experts_per_token
+        moe = replace(moe, num_experts=dspark.num_experts, num_experts_per_token=top_k)
+    return replace(config, num_layers=num_layers, compress_ratios=(0,) * num_layers, moe=moe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,19 @@ TINY_DRAFTERS: dict[str, tuple[str, dict[str, Any]]] = {
             "dspark_markov_rank": 16,
         },
     ),
+    "dspark_v41": (
+        "deepseek_v41",
+        {
+            "num_nextn_predict_layers": 3,
+            "compress_ratios": [*DEEPSEEK_V41["compress_ratios"], 0, 0, 0],
+            "dspark_block_size": 5,
+            "dspark_noise_token_id": 318,
+            "dspark_target_layer_ids": [3, 5, 7],
+            "dspark_markov_rank": 16,
+            "dspark_n_routed_experts": 4,
+            "dspark_num_experts_per_tok": 2,
+        },
+    ),
 }
 """Drafter -> the family of its target, and the fields to override for checkpoints that have it."""
 

@@ -6,7 +6,9 @@ import torch
 
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.deepseek_v4_config import V4Config
+from deepinfer_core.models.deepseek_v41_config import V41Config
 from deepinfer_core.models.drafters.dspark_v4 import DsparkV4
+from deepinfer_core.models.drafters.dspark_v41 import DsparkV41
 from deepinfer_core.models.drafters.interface import Drafter
 from deepinfer_core.models.drafters.mtp_v3 import MtpV3
 from deepinfer_core.models.drafters.mtp_v4 import MtpV4
@@ -39,7 +41,10 @@ def build_drafter(
 def _build(
     config: DecoderConfig | V4Config, ops: OpTable, dtype: str, first_cache: int
 ) -> Drafter | None:
-    if isinstance(config, V4Config):
+    if isinstance(config, V41Config):
+        if config.dspark is not None:
+            return DsparkV41(config, ops, dtype=dtype, first_cache=first_cache)
+    elif isinstance(config, V4Config):
         if config.dspark is not None:
             return DsparkV4(config, ops, dtype=dtype, first_cache=first_cache)
         if config.num_predict_layers:

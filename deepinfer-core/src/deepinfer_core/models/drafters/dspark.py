@@ -9,14 +9,15 @@ confidence head says how far they may be trusted.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.layout import LayerKV
-from deepinfer_core.models.drafters.dspark_config import DsparkConfig
+from deepinfer_core.models.deepseek_v4 import DeepseekV4
+from deepinfer_core.models.deepseek_v4_config import V4Config
 from deepinfer_core.models.drafters.dspark_layers import BlockAttention, ContextInput, DraftHead
 from deepinfer_core.models.drafters.interface import (
     Drafter,
@@ -28,37 +29,55 @@ from deepinfer_core.models.drafters.interface import (
 )
 from deepinfer_core.models.drafters.rows import rows_of
 from deepinfer_core.models.layers.rotary import RotaryTable
-from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.batch import ForwardBatch
 
 
 class Dspark(Drafter):
     """Stages of window layers over the target's features; the forms of V4 and V4.1 differ in them.
 
-    Its parameters are in `context`, `stages` and `head`, see `stored_prefix`.
+    Args:
+        config: of the target, with DSpark.
+        first_cache: how many caches the target has.
     """
 
-    context: ContextInput
-    head: DraftHead
-
-    def __init__(self, dspark: DsparkConfig, rows: LayerKV, rotary: RotaryTable) -> None:
+    def __init__(self, config: V4Config, ops: OpTable, *, dtype: str, first_cache: int) -> None:
+        dspark = config.dspark
+        if dspark is None:
+            raise ValueError("a checkpoint without DSpark")
+        dtype_bytes, window = getattr(torch, dtype).itemsize, config.window_size
+        rows = LayerKV("window", 1, config.head_dim, dtype_bytes, window, num_planes=1)
         super().__init__([rows] * dspark.num_stages, num_drafts=dspark.block_size)
-        self.dspark, self.rotary = dspark, rotary
+        self.dspark = dspark
+        self.context = ContextInput(ops, config, dspark, dtype=dtype)
+        self.stages = nn.ModuleList(
+            self.build_stage(ops, config, stage, first_cache + stage, dtype=dtype)
+            for stage in range(dspark.num_stages)
+        )
+        self.head = DraftHead(ops, config, dspark, dtype=dtype)
+        self.rotary = RotaryTable(config.rope)
 
-    @property
+    @staticmethod
     @abstractmethod
-    def attentions(self) -> Iterable[BlockAttention]:
-        """Of the stages, in order."""
+    def build_stage(
+        ops: OpTable, config: V4Config, stage: int, cache: int, *, dtype: str
+    ) -> nn.Module:
+        """A layer of the target's form whose `attn` is a `BlockAttention` over a cache."""
 
     @abstractmethod
-    def run_stages(
-        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
-    ) -> Tensor:
-        """Embeddings of blocks [N * block_size, D] -> [N * block_size, D] before the last norm."""
+    def run_stages(self, x: Tensor, blocks: ForwardBatch, cos_sin: Tensor) -> Tensor:
+        """Embeddings of N blocks [N * block_size, D] -> hidden states before the last norm.
+
+        Args:
+            blocks: ids and positions of all their rows; its attention is that of `BlockAttention`.
+        """
 
     def stored_name(self, name: str) -> str:
         part, _, rest = name.partition(".")
         last = self.dspark.num_stages - 1
-        return {"stages": "mtp.", "context": "mtp.0.", "head": f"mtp.{last}."}[part] + rest
+        homes = {"stages": "mtp.", "context": "mtp.0.", "head": f"mtp.{last}."}
+        home = homes.get(part, f"mtp.{last}.{part}.")
+        return DeepseekV4.stored_name(home + rest)
 
     def is_redundant(self, name: str) -> bool:
         return not name.startswith("mtp.")
@@ -69,7 +88,8 @@ class Dspark(Drafter):
     ) -> Tensor:
         x = self.context(features)
         cos_sin = self.rotary.cos_sin(longest_position(batch.attention), x.device)
-        for attention in self.attentions:
+        for stage in self.stages:
+            attention = cast(BlockAttention, stage.attn)
             attention.store_context(x, batch.positions, cos_sin, batch.attention)
         return next_ids
 
@@ -94,10 +114,12 @@ class Dspark(Drafter):
         anchor_ids = observed.index_select(0, rows)
         block_ids = anchor_ids.new_full((len(rows), size), self.dspark.noise_token_id)
         block_ids[:, 0] = anchor_ids
+        block_ids = block_ids.flatten()
         ahead = torch.arange(1, size + 1, device=rows.device)
         positions = (attention.groups[0].positions.unsqueeze(1) + ahead).flatten()
         cos_sin = self.rotary.cos_sin(longest_position(attention) + size, rows.device)
-        x = target.embed_ids(block_ids.flatten())
-        hidden_states = self.run_stages(x, positions, cos_sin, attention)
+        x = target.embed_ids(block_ids)
+        blocks = ForwardBatch(block_ids, positions, attention)
+        hidden_states = self.run_stages(x, blocks, cos_sin)
         hidden_states = hidden_states.view(len(rows), size, x.shape[1])[:, :num_tokens]
         return self.head.link(target, hidden_states, anchor_ids, draw)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from deepinfer_core.models.deepseek_v4_config import V4Config
 from deepinfer_core.models.drafters.dspark_config import DsparkConfig
 from deepinfer_core.models.drafters.interface import Drafts, DraftTarget, Draw
 from deepinfer_core.models.layers.embedding import VocabMatrix
@@ -57,12 +58,11 @@ class BlockAttention(WindowAttention):
 class ContextInput(nn.Module):
     """What a stage reads of a committed token: the target's features, projected and normalised."""
 
-    def __init__(
-        self, ops: OpTable, size: int, num_features: int, eps: float, *, dtype: str
-    ) -> None:
+    def __init__(self, ops: OpTable, config: V4Config, dspark: DsparkConfig, *, dtype: str) -> None:
         super().__init__()
-        self.main_proj = Linear(ops, num_features * size, size, dtype=dtype, role="draft.input")
-        self.main_norm = RMSNorm(ops, size, eps, dtype=dtype, role="draft.input_norm")
+        size, width = config.hidden_size, len(dspark.target_layers) * config.hidden_size
+        self.main_proj = Linear(ops, width, size, dtype=dtype, role="draft.input")
+        self.main_norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="draft.input_norm")
 
     def forward(self, features: Tensor) -> Tensor:
         """[T, k, D] -> [T, D]."""
@@ -96,20 +96,11 @@ class ConfidenceHead(nn.Module):
 class DraftHead(nn.Module):
     """What the last stage has behind it."""
 
-    def __init__(
-        self,
-        ops: OpTable,
-        dspark: DsparkConfig,
-        size: int,
-        vocab_size: int,
-        eps: float,
-        *,
-        dtype: str,
-    ) -> None:
+    def __init__(self, ops: OpTable, config: V4Config, dspark: DsparkConfig, *, dtype: str) -> None:
         super().__init__()
-        rank = dspark.markov_rank
-        self.norm = RMSNorm(ops, size, eps, dtype=dtype, role="draft.norm")
-        self.markov_head = MarkovHead(ops, vocab_size, rank, dtype=dtype)
+        size, rank = config.hidden_size, dspark.markov_rank
+        self.norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="draft.norm")
+        self.markov_head = MarkovHead(ops, config.vocab_size, rank, dtype=dtype)
         self.confidence_head = ConfidenceHead(ops, size + rank)
 
     def link(

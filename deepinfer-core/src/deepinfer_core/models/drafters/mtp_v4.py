@@ -6,15 +6,13 @@ rotation scaling and routes its experts, whatever the target's first layers do.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4 import DeepseekV4, V4Layer
-from deepinfer_core.models.deepseek_v4_config import LayerCaches, V4Config
+from deepinfer_core.models.deepseek_v4_config import LayerCaches, V4Config, drafter_layers
 from deepinfer_core.models.drafters.interface import longest_position
 from deepinfer_core.models.drafters.mtp import Mtp
 from deepinfer_core.models.layers.hyper_connection import HyperHead
@@ -25,17 +23,11 @@ from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
 
-def window_layers(config: V4Config, num_layers: int) -> V4Config:
-    """The target's configuration for layers that compress nothing and hash nothing."""
-    moe = replace(config.moe, hash_layers=frozenset())
-    return replace(config, num_layers=num_layers, compress_ratios=(0,) * num_layers, moe=moe)
-
-
 class MtpV4Layer(V4Layer):
     """Streams and embedding, each behind a norm and projected, as the input of a window layer."""
 
     def __init__(self, ops: OpTable, config: V4Config, first_cache: int, *, dtype: str) -> None:
-        super().__init__(ops, window_layers(config, 1), 0, LayerCaches(first_cache), dtype=dtype)
+        super().__init__(ops, drafter_layers(config), 0, LayerCaches(first_cache), dtype=dtype)
         size, eps = config.hidden_size, config.norm_eps
         self.enorm = RMSNorm(ops, size, eps, dtype=dtype, role="draft.embed_norm")
         self.hnorm = RMSNorm(ops, size, eps, dtype=dtype, role="draft.hidden_norm")
