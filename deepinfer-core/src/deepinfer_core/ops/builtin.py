@@ -8,6 +8,7 @@ conformance suite.
 from __future__ import annotations
 
 from deepinfer_core.ops import OP_SPECS, UNIVERSAL_FEATURES
+from deepinfer_core.ops.records import RECORD_FORMATS
 from deepinfer_core.ops.spec import REFERENCE_PACKAGE, OpSpec
 from deepinfer_core.ops.specs.sample import SAMPLE_KERNELS
 from deepinfer_core.plugin_api.kernel import Caps, KernelSpec
@@ -15,8 +16,15 @@ from deepinfer_core.plugin_api.kernel import Caps, KernelSpec
 FLOATS = ("float32", "bfloat16", "float16")
 SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 
-_DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS)}
-_SCHEMES = {"quant.act": SCHEMES, "gemm.scaled": SCHEMES}
+_DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS), "kv.store": ("uint8", *FLOATS)}
+_SCHEMES = {
+    "quant.act": SCHEMES,
+    "gemm.scaled": SCHEMES,
+    "quant.encode": tuple(RECORD_FORMATS),
+    "quant.decode": tuple(RECORD_FORMATS),
+    "index.select": ("132", "68"),
+    "attn.sparse_mla": ("656", "584", "528", "528+288"),
+}
 _REFERENCE_PLANS = {
     "attn.paged": "paged_plan:plan_paged",
     "attn.mla": "paged_plan:plan_paged",

@@ -84,7 +84,7 @@ def list_non_claims(subject: Subject) -> list[NonClaim]:
     for kernel in subject.kernels:
         spec, caps = spec_of(kernel), kernel.caps
         add = partial(NonClaim, spec.name, kernel.provider)
-        has_dtypes = spec.family != "sample" and "uint8" not in caps.dtypes
+        has_dtypes = spec.family != "sample" and spec.name != "kv.copy_blocks"
         if has_dtypes:
             listed += [add("dtype", dtype) for dtype in STANDARD_DTYPES if dtype not in caps.dtypes]
         if spec.name in _HAS_SCHEMES:
@@ -102,7 +102,7 @@ def claimed_cases(kernel: KernelSpec, dtype: str) -> list[Case]:
         for case in OP_CASES[op_name(kernel.op)].make(Sizes(caps.dims))
         if case.features <= caps.features
         and (case.scheme is None or case.scheme in caps.schemes)
-        and (case.dtypes is None or dtype in case.dtypes)
+        and (dtype in case.dtypes if case.dtypes is not None else dtype != "uint8")
     ]
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.kv import read_slots
 from deepinfer_core.ops.rows import slots_of
 
@@ -30,6 +31,7 @@ def select(
     blocks: Tensor | None = None,
     num_blocks: int = 0,
     rows_per_block: int = 0,
+    record: Record | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.index.select`."""
     chosen = torch.full((q.shape[0], top_k), -1, dtype=torch.int32, device=q.device)
@@ -44,9 +46,10 @@ def select(
         keys = torch.arange(len(slots), device=q.device).expand(count, -1)
         if blocks is not None:
             keys = _keys_of(blocks[rows], rows_per_block, len(slots))
-            scores = _score_listed(q[rows], weights[rows], read_slots(cache, slots), keys)
+            held = read_slots(cache, slots, record)
+            scores = _score_listed(q[rows], weights[rows], held, keys)
         elif num_keys > min(top_k, num_blocks * rows_per_block or top_k):
-            scores = _score(q[rows], weights[rows], read_slots(cache, slots))
+            scores = _score(q[rows], weights[rows], read_slots(cache, slots, record))
         else:
             scores = torch.zeros(keys.shape, device=q.device)  # all that is seen is chosen
         scores.masked_fill_(keys >= num_seen, NEVER)

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.lanes import elementwise
+from deepinfer_core.ops.reference.records import decode
 from deepinfer_core.plugin_api.kernel import Problem
 
 
@@ -93,8 +95,13 @@ def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool)
     return pooled / total
 
 
-def read_slots(cache: Tensor, slots: Tensor) -> Tensor:
-    """Rows of a cache [P, s, D] that may be strided by blocks: [n] int64 -> [n, D]."""
+def read_slots(cache: Tensor, slots: Tensor, record: Record | None = None) -> Tensor:
+    """Rows of a cache [P, s, D] that may be strided by blocks: [n] int64 -> [n, D].
+
+    Records are decoded: they become rows [n, W] float32.
+    """
+    if record is not None:
+        return decode(read_slots(cache, slots), record)
     block_size, width = cache.shape[1:]
     view = token_rows(cache.unsqueeze(2), width)
     if view is None:

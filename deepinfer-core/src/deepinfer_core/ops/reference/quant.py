@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepinfer_core.ops.reference.records import decode as decode
+from deepinfer_core.ops.reference.records import encode as encode
+
 BLOCK = 128
 
 

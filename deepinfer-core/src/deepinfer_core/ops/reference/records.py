@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.records import Record
-from deepinfer_core.ops.reference.kv import read_slots
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
@@ -18,19 +17,18 @@ MIN_AMAX = 1e-4
 """Below this, eight-bit codes get no finer steps."""
 MIN_E4M3_SCALE = 2.0**-9
 MIN_UE8M0_SCALE = 2.0**-126
-E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1_STEPS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True),
               (5.0, False))  # fmt: skip
-"""From which magnitude on a code is the next one, and whether that magnitude itself is: halfway,
-the even code wins."""
+"""From which magnitude on a code of four bits is the next one, and whether that magnitude itself
+is: halfway, the even code wins. The codes 0 to 7 stand for 0, 0.5, 1, 1.5, 2, 3, 4 and 6."""
 
 
-def encode(rows: Tensor, record: Record) -> Tensor:
+def encode(x: Tensor, record: Record) -> Tensor:
     """Rows [n, width] of any float dtype -> uint8 [n, num_bytes], see `RecordFormat`."""
-    out = torch.zeros(len(rows), record.num_bytes, dtype=torch.uint8, device=rows.device)
-    if not len(rows):
+    out = torch.zeros(len(x), record.num_bytes, dtype=torch.uint8, device=x.device)
+    if not len(x):
         return out
-    how, wide = record.format, rows.float()
+    how, wide = record.format, x.float()
     if record.is_turned:
         wide = turn(wide)
     coded = _grouped(wide[:, : record.num_coded], record.group)
@@ -72,12 +70,6 @@ def decode(data: Tensor, record: Record) -> Tensor:
     return rows
 
 
-def read_rows(cache: Tensor, slots: Tensor, record: Record | None) -> Tensor:
-    """`read_slots` of plain rows, or of records, which become float32."""
-    rows = read_slots(cache, slots)
-    return rows if record is None else decode(rows, record)
-
-
 def turn(x: Tensor) -> Tensor:
     """Multiply rows [..., W] float32 by an orthogonal Hadamard matrix of Sylvester's form.
 
@@ -108,7 +100,7 @@ def pow2_ceil(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def e2m1_codes(x: Tensor) -> Tensor:
-    """Round to the nearest of `E2M1_VALUES`, halfway to the even code: uint8, bit 3 the sign."""
+    """Round to the nearest code, see `E2M1_STEPS`: uint8, bit 3 the sign."""
     magnitude = x.abs()
     codes = torch.signbit(x).to(torch.uint8) << 3
     for step, is_inclusive in E2M1_STEPS:
@@ -161,6 +153,8 @@ def _put(out: Tensor, first: int, data: Tensor) -> None:
 
 def _e2m1_pairs(device: torch.device) -> Tensor:
     """[256, 2] float32: the two values of each byte, that of the low half first."""
-    values = torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)], device=device)
     byte = torch.arange(256, device=device)
-    return torch.stack((values[byte & 15], values[byte >> 4]), dim=1)
+    codes = torch.stack((byte & 15, byte >> 4), dim=1)
+    exponent, mantissa = codes >> 1 & 3, codes & 1
+    halves = torch.where(exponent > 0, (2 + mantissa) << (exponent - 1).clamp_(min=0), mantissa)
+    return torch.where(codes < 8, halves * 0.5, halves * -0.5)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.kv import read_slots
 from deepinfer_core.ops.reference.lanes import elementwise
 
@@ -32,24 +33,26 @@ def sparse_mla(
     extra_cache: Tensor | None = None,
     extra_rows: Tensor | None = None,
     return_lse: bool = False,
+    record: Record | None = None,
+    extra_record: Record | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.sparse_mla`."""
     num_tokens, num_heads, head_dim = q.shape
     o = q.new_empty(num_tokens, num_heads, value_dim)
     wide = torch.promote_types(q.dtype, torch.float32)
     lse = torch.empty(num_tokens, num_heads, dtype=wide, device=q.device)
-    sources = [(cache, rows)]
+    sources = [(cache, rows, record)]
     if extra_cache is not None and extra_rows is not None:
-        sources.append((extra_cache, extra_rows))
+        sources.append((extra_cache, extra_rows, extra_record))
     fill = (0, -head_dim % DIM_MULTIPLE, 0, -num_heads % HEAD_MULTIPLE)
     step = max(1, SCRATCH // (SPLIT * head_dim))
     for first in range(0, num_tokens, step):
         part = slice(first, first + step)
         queries = F.pad(q[part].to(wide), fill).mul_(scale)
         state = _State(queries, sinks)
-        for held, listed in sources:
+        for held, listed, kind in sources:
             for slots in _splits(listed[part]):
-                keys = read_slots(held, slots.flatten().clamp(min=0)).to(wide)
+                keys = read_slots(held, slots.flatten().clamp(min=0), kind).to(wide)
                 keys = F.pad(keys, fill[:2]).view(*slots.shape, queries.shape[2])
                 state.add(queries, keys, slots < 0)
         part_o, part_lse = state.finish()

@@ -13,6 +13,8 @@ from deepinfer_core.ops.spec import op
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_core.ops.records import Record
+
 
 @op(
     "attn.paged",
@@ -93,7 +95,7 @@ def mla(
     """
 
 
-@op("attn.sparse_mla", major=1, tier=1, features={"sinks", "lse_out", "strided_cache"})
+@op("attn.sparse_mla", major=1, tier=1, features={"sinks", "lse_out", "strided_cache", "records"})
 def sparse_mla(
     q: Tensor,
     cache: Tensor,
@@ -104,6 +106,8 @@ def sparse_mla(
     extra_cache: Tensor | None = None,
     extra_rows: Tensor | None = None,
     return_lse: bool = False,
+    record: Record | None = None,
+    extra_record: Record | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend to chosen rows of one or two caches, which serve all heads as keys and as values.
 
@@ -118,6 +122,9 @@ def sparse_mla(
         sinks: [H], one more score per head that takes weight but has no value (feature `sinks`).
         extra_cache, extra_rows: a second cache and its rows, or None.
         return_lse: also return the normaliser (`lse_out`).
+        record, extra_record: what the rows of each cache are, if not plain: then the cache is
+            [P, s, record.num_bytes] uint8 (feature `records`; the scheme is the format, or both
+            formats joined by a plus where they differ).
 
     Returns:
         o [T, H, value_dim] in the dtype of q; with `return_lse` also lse [T, H] float32. A query

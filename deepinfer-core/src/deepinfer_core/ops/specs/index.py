@@ -13,8 +13,10 @@ from deepinfer_core.ops.spec import op
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_core.ops.records import Record
 
-@op("index.select", major=1, tier=1, features={"strided_cache", "candidates"})
+
+@op("index.select", major=1, tier=1, features={"strided_cache", "candidates", "records"})
 def select(
     q: Tensor,
     weights: Tensor,
@@ -25,6 +27,7 @@ def select(
     blocks: Tensor | None = None,
     num_blocks: int = 0,
     rows_per_block: int = 0,
+    record: Record | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Pick the tokens that each query attends to: those that a light indexer scores highest.
 
@@ -48,6 +51,8 @@ def select(
             best row scores highest, the lower block among equals, the newest visible row's in
             any case; all blocks with a visible row if there are no more (DeepSeek-V4.1).
         rows_per_block: of `blocks` and `num_blocks`.
+        record: what the keys are, if not plain rows: then the cache is [P, s, record.num_bytes]
+            uint8, and q are rounded and turned alike (feature `records`, its format the scheme).
 
     Returns:
         slots [T, top_k] int32 in ascending order of position, -1 after the last. All visible

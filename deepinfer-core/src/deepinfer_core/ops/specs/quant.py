@@ -12,6 +12,8 @@ from deepinfer_core.ops.spec import op
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_core.ops.records import Record
+
 
 @op("quant.act", major=1, tier=0)
 def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
@@ -31,4 +33,31 @@ def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: the scheme is unknown.
+    """
+
+
+@op("quant.encode", major=1, tier=1)
+def encode(x: Tensor, record: Record) -> Tensor:
+    """Round rows to records of the KV cache.
+
+    Args:
+        x: [T, W], finite; rows may be strided.
+        record: its format is also the scheme that the op is bound for. The bytes are exactly
+            those that the formulas of `docs/kv-records.md` give, whatever the dtype of x.
+
+    Returns:
+        [T, record.num_bytes] uint8.
+    """
+
+
+@op("quant.decode", major=1, tier=1)
+def decode(data: Tensor, record: Record) -> Tensor:
+    """Say what records stand for.
+
+    Args:
+        data: [T, record.num_bytes] uint8, as `quant.encode` gives it.
+        record: its format is also the scheme that the op is bound for.
+
+    Returns:
+        [T, W] float32, exactly; of turned rows the turned ones.
     """

@@ -13,6 +13,7 @@ from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, wide
 from deepinfer_core.testing.compare import assert_same_bits
 
 NUM_BLOCKS = 12
+FLOATS = ("float32", "bfloat16", "float16")
 
 
 def store_cases(sizes: Sizes) -> Sequence[Case]:
@@ -32,12 +33,16 @@ def store_cases(sizes: Sizes) -> Sequence[Case]:
             bound = {key: shape[key] for key in ("head_dim", "num_kv_heads")}
             cases.append(Case(f"{name}{suffix}", build, features, bound))
             build = partial(_store, shape, between, is_latent=True)
-            cases.append(Case(f"{name}{suffix}-latent", build, features | {"latent"}, bound))
+            latent = features | {"latent"}
+            cases.append(Case(f"{name}{suffix}-latent", build, latent, bound))
+            build = partial(_store, shape, between, is_latent=True, is_bytes=True)
+            name_of_bytes = f"{name}{suffix}-bytes"
+            cases.append(Case(name_of_bytes, build, latent, bound, dtypes=("uint8",)))
     return list({case.name: case for case in cases}.values())
 
 
 def copy_cases(sizes: Sizes) -> Sequence[Case]:
-    return [Case("pages", _copy_blocks, token_counts=(1, 3))]
+    return [Case("pages", _copy_blocks, token_counts=(1, 3), dtypes=("uint8", *FLOATS))]
 
 
 def make_cache(
@@ -64,11 +69,14 @@ def _store(
     num_tokens: int,
     *,
     is_latent: bool = False,
+    is_bytes: bool = False,
 ) -> Call:
     block_size = shape["block_size"]
     token = (shape["num_kv_heads"], shape["head_dim"])
     k, v = make.rows(num_tokens, *token), make.rows(num_tokens, *token)
     caches = make_cache(shape, NUM_BLOCKS, between, make)
+    if is_bytes:
+        k, caches = k.mul(50).byte(), (caches[0].mul(50).byte(), caches[1].mul(50).byte())
     # Block 0 is nobody's.
     slots = (make.permutation((NUM_BLOCKS - 1) * block_size)[:num_tokens] + block_size).int()
     if num_tokens > 1:

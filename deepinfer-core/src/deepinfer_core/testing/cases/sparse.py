@@ -11,20 +11,24 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.records import make_record
 from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, wide
 from deepinfer_core.testing.cases.attn import Geometry, PagedBuild, make_batch
 from deepinfer_core.testing.cases.kv import make_cache
+from deepinfer_core.testing.cases.records import NAN_BYTE, draw, in_pages, pack_exactly
 
 NUM_BLOCKS = 9
-KINDS: Sequence[tuple[tuple[str, ...], int, Literal["", "kept", "given"]]] = (
-    ((), 1, ""),
-    (("strided_cache",), 1, ""),
-    (("strided_cache",), 4, ""),
-    (("candidates",), 1, "kept"),
-    (("candidates", "strided_cache"), 4, "given"),
+KINDS: Sequence[tuple[tuple[str, ...], int, Literal["", "kept", "given"], str | None]] = (
+    ((), 1, "", None),
+    (("strided_cache",), 1, "", None),
+    (("strided_cache",), 4, "", None),
+    (("candidates",), 1, "kept", None),
+    (("candidates", "strided_cache"), 4, "given", None),
+    (("records", "strided_cache"), 1, "", "132"),
+    (("records", "strided_cache"), 4, "", "68"),
 )
-"""Features, tokens per row (with several, the rest of a block is the stride to the next), and what
-is done about candidate blocks."""
+"""Features, tokens per row (with several, the rest of a block is the stride to the next), what is
+done about candidate blocks, and which records the keys are."""
 ROWS_PER_BLOCK, NUM_CANDIDATES = 4, 5
 
 
@@ -36,6 +40,7 @@ class IndexBuild(PagedBuild):
     tokens_per_row: int = 1
     candidates: Literal["", "kept", "given"] = ""
     """Blocks of rows: picked beside the tokens, or given."""
+    record_name: str | None = None
 
     def __call__(self, make: Maker, num_tokens: int) -> Call:
         batch = make_batch(self, self.requests if num_tokens else [], make)
@@ -60,10 +65,14 @@ class IndexBuild(PagedBuild):
             extras["num_blocks"] = NUM_CANDIDATES
         if self.candidates == "given":
             extras["blocks"] = _every_other_block(meta.positions, self.tokens_per_row)
+        cache = k_cache.squeeze(2)[:, :num_rows]
+        if self.record_name is not None:
+            record = extras["record"] = make_record(self.record_name, cache.shape[2])
+            cache = in_pages(pack_exactly(cache.flatten(0, 1), record), num_rows)
         return {
             "q": q,
             "weights": q[..., 0].float().contiguous(),
-            "cache": k_cache.squeeze(2)[:, :num_rows],
+            "cache": cache,
             "meta": meta,
             "top_k": self.top_k,
             "tokens_per_row": self.tokens_per_row,
@@ -89,7 +98,7 @@ def index_cases(sizes: Sizes) -> Sequence[Case]:
             "mixed": [(k + 3, k + 3), (1, 33), (5, 50), (40, 60), (1, 1), (9, 150)],
         }
         for batch, requests in batches.items():
-            for kind, tokens_per_row, candidates in KINDS:
+            for kind, tokens_per_row, candidates, scheme in KINDS:
                 if size % tokens_per_row:
                     continue
                 features = frozenset(kind)
@@ -100,10 +109,11 @@ def index_cases(sizes: Sizes) -> Sequence[Case]:
                     top_k=k,
                     tokens_per_row=tokens_per_row,
                     candidates=candidates,
+                    record_name=scheme,
                 )
                 sizes_text = "x".join(map(str, (*shape.values(), tokens_per_row)))
-                name = "-".join((batch, *kind, *filter(None, [candidates]), sizes_text))
-                cases.append(Case(name, build, features, shape, token_counts=(1,)))
+                name = "-".join((batch, *kind, *filter(None, [candidates, scheme]), sizes_text))
+                cases.append(Case(name, build, features, shape, token_counts=(1,), scheme=scheme))
     return cases
 
 
@@ -166,7 +176,30 @@ def sparse_cases(sizes: Sizes) -> Sequence[Case]:
             build = partial(_sparse, shape, frozenset(features), num_rows, is_double)
             name = "-".join((kind, "x".join(map(str, (*shape.values(), num_rows)))))
             cases.append(Case(name, build, frozenset(features), shape))
+        for scheme in ("656", "584", "528", "528+288"):
+            record_build = partial(_sparse_records, scheme, shape, num_rows)
+            features = {"records", "strided_cache", "sinks"}
+            name = "-".join(("records", scheme, "x".join(map(str, (*shape.values(), num_rows)))))
+            cases.append(Case(name, record_build, frozenset(features), shape, scheme=scheme))
     return cases
+
+
+def _sparse_records(
+    scheme: str, shape: dict[str, int], num_rows: int, make: Maker, num_tokens: int
+) -> Call:
+    """Two caches of records, in pages of an odd size."""
+    kwargs = _sparse(shape, frozenset({"sinks"}), num_rows, True, make, num_tokens).kwargs
+    names = scheme.split("+")
+    sources = []
+    for role, name in (("", names[0]), ("extra_", names[-1])):
+        num_blocks, size, width = kwargs[f"{role}cache"].shape
+        record = kwargs[f"{role}record"] = make_record(name, width, width // 9 * 2)
+        data, rows = draw(make, num_blocks * size, record)
+        cache = kwargs[f"{role}cache"] = in_pages(data, size)
+        cache[0] = cache[-1] = NAN_BYTE
+        sources.append((rows.view(num_blocks, size, width), kwargs[f"{role}rows"].cpu()))
+    o, _ = _attend_rows(wide(kwargs["q"]), sources, kwargs)
+    return Call(kwargs, [o])
 
 
 def _sparse(
