@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.kv import read_slots
 
 SPLIT = 128
@@ -35,6 +36,7 @@ def select(
     blocks: Tensor | None = None,
     num_blocks: int = 0,
     rows_per_block: int = 0,
+    record: Record | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.index.select`."""
     chosen = torch.full((q.shape[0], top_k), -1, dtype=torch.int32, device=q.device)
@@ -45,9 +47,10 @@ def select(
         keys = torch.arange(len(slots), device=q.device).expand(len(num_seen), -1)
         if blocks is not None:
             keys = _keys_of(blocks[rows], rows_per_block, len(slots))
-            scores = _score_listed(q[rows], weights[rows], read_slots(cache, slots), keys)
+            held = read_slots(cache, slots, record)
+            scores = _score_listed(q[rows], weights[rows], held, keys)
         elif num_keys > min(top_k, num_blocks * rows_per_block or top_k):
-            scores = _score_all(q[rows], weights[rows], cache, slots)
+            scores = _score_all(q[rows], weights[rows], cache, slots, record)
         else:
             scores = torch.zeros(keys.shape, device=q.device)  # all that is seen is chosen
         scores.masked_fill_(keys >= num_seen, NEVER)
@@ -122,10 +125,12 @@ def _keys_of(blocks: Tensor, rows_per_block: int, num_keys: int) -> Tensor:
     return keys.masked_fill_(blocks.unsqueeze(2) < 0, num_keys).flatten(1).clamp_(max=num_keys)
 
 
-def _score_all(q: Tensor, weights: Tensor, cache: Tensor, slots: Tensor) -> Tensor:
+def _score_all(
+    q: Tensor, weights: Tensor, cache: Tensor, slots: Tensor, record: Record | None
+) -> Tensor:
     """[L, H, D], [L, H], slots [splits * SPLIT] -> [L, splits * SPLIT] float32."""
-    stretches = torch.split(slots, STRETCH)
-    return torch.cat([_score(q, weights, read_slots(cache, part)) for part in stretches], dim=1)
+    stretches = (read_slots(cache, part, record) for part in torch.split(slots, STRETCH))
+    return torch.cat([_score(q, weights, keys) for keys in stretches], dim=1)
 
 
 def _score(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
