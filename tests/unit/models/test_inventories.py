@@ -22,6 +22,7 @@ from deepinfer_core.models.synthetic import released_entries
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.weights.quant.schemes import decode, keep_codes
 from deepinfer_core.weights.source import TensorEntry
+from deepinfer_core.weights.stored import STORED_DTYPES
 from deepinfer_core.weights.strict import check_names
 from torch import Tensor, nn
 
@@ -456,7 +457,18 @@ def test_the_numbers_of_parameters_are_those_of_the_reports() -> None:
     assert count(v3, lambda name: "layers.61." not in name) == 671.0
     assert count(flash, lambda name: not name.startswith("mtp.")) == 284.3
     assert count(v41, lambda name: ".engram.embed." in name) == 196.6
-    assert count(v41, lambda name: name.startswith("mtp.")) == 14.4
+
+
+@pytest.mark.parametrize(
+    ("released", "gigabytes"), [("v4_flash", 159.61), ("v4_pro", 864.7), ("v41_flash", 510.286)]
+)
+def test_the_bytes_are_those_of_the_files(released: str, gigabytes: float) -> None:
+    total = sum(
+        torch.Size(found.shape).numel() * STORED_DTYPES[found.dtype].itemsize
+        for found in index_of(released).values()
+    )
+    digits = len(str(gigabytes).partition(".")[2])
+    assert round(total / 1e9, digits) == gigabytes
 
 
 @pytest.mark.parametrize(
