@@ -9,10 +9,12 @@ import torch
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.drafters.interface import Drafts
+from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.testing.drafting import DraftRunner
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, write_tiny_checkpoint
+from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from torch import Tensor
 
@@ -33,6 +35,8 @@ class Loaded:
         self.drafter = build_drafter(config, ops, dtype=dtype, first_cache=first_cache)
         for module in (self.target, self.drafter):
             load_weights(module, checkpoint, device="cpu")
+        if isinstance(self.target, ReadsVocabulary):
+            self.target.read_vocabulary(load_tokenizer(directory))
 
     def runner(self, *, num_lookahead_tokens: int = NUM_TOKENS - 1) -> DraftRunner:
         return DraftRunner(
