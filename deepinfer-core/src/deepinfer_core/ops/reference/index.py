@@ -47,8 +47,8 @@ def select(
         keys = torch.arange(len(slots), device=q.device).expand(len(num_seen), -1)
         if blocks is not None:
             keys = _keys_of(blocks[rows], rows_per_block, len(slots))
-            held = read_slots(cache, slots, record)
-            scores = _score_listed(q[rows], weights[rows], held, keys)
+            listed = slots[keys.clamp(max=len(slots) - 1)]
+            scores = _score_listed(q[rows], weights[rows], cache, listed, record)
         elif num_keys > min(top_k, num_blocks * rows_per_block or top_k):
             scores = _score_all(q[rows], weights[rows], cache, slots, record)
         else:
@@ -148,18 +148,16 @@ def _score(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     return out.flatten(1)
 
 
-def _score_listed(q: Tensor, weights: Tensor, keys: Tensor, listed: Tensor) -> Tensor:
-    """[L, H, D], [L, H], [num_keys, D] -> [L, n] float32: each query's scores of its own list.
-
-    Args:
-        listed: [L, n] rows of the keys; what is out of range gives any number.
-    """
-    by_query = F.pad(listed.clamp(max=len(keys) - 1), (0, -listed.shape[1] % SPLIT))
+def _score_listed(
+    q: Tensor, weights: Tensor, cache: Tensor, slots: Tensor, record: Record | None
+) -> Tensor:
+    """[L, H, D], [L, H], [L, n] slots -> [L, n] float32: each query's scores of its own list."""
+    whole = F.pad(slots, (0, -slots.shape[1] % SPLIT))
     scores = [
-        _score(q[query : query + 1], weights[query : query + 1], keys[rows])
-        for query, rows in enumerate(by_query)
+        _score(q[row : row + 1], weights[row : row + 1], read_slots(cache, own, record))
+        for row, own in enumerate(whole)
     ]
-    return torch.cat(scores)[:, : listed.shape[1]]
+    return torch.cat(scores)[:, : slots.shape[1]]
 
 
 def _fill(q: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
