@@ -40,6 +40,16 @@ def tokens(length: int, seed: int = 0) -> list[int]:
     return torch.randint(3, 275, (length,), generator=generator).tolist()
 
 
+def clear_tokens(dense: DenseV41, length: int, seed: int) -> list[int]:
+    """A prompt in which rounding decides nothing."""
+    for attempt in range(20):
+        ids = tokens(length, seed + 100 * attempt)
+        dense.logits(ids)
+        if dense.num_clear == length:
+            return ids
+    raise AssertionError("no prompt is clear")
+
+
 @pytest.fixture(scope="module", params=MODELS)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -75,45 +85,48 @@ def load_dense(directory: Path, dtype: torch.dtype = torch.float32) -> DenseV41:
     )
 
 
-def assert_close(found: Tensor, expected: Tensor) -> None:
+def assert_close(found: Tensor, dense: DenseV41, ids: list[int]) -> int:
+    """Compare as far as rounding decides nothing; gives how far that is."""
+    expected, count = dense.logits(ids).double(), dense.num_clear
     bound = TOLERANCE * expected.abs().max().item()
-    torch.testing.assert_close(found.double(), expected.double(), atol=bound, rtol=0)
+    torch.testing.assert_close(found[:count].double(), expected[:count], atol=bound, rtol=0)
+    return count
 
 
 def test_prompts_of_every_kind_of_length_in_one_batch(pair: tuple[Any, Any]) -> None:
     ours, dense = pair
     prompts = {length: tokens(length) for length in LENGTHS}
     logits = HandRunner(ours, num_blocks=128).feed(prompts)
-    for length, ids in prompts.items():
-        assert_close(logits[length], dense.logits(ids))
+    compared = sum(assert_close(logits[length], dense, ids) for length, ids in prompts.items())
+    assert compared > 0.8 * sum(LENGTHS)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 127])
 def test_chunks(pair: tuple[Any, Any], size: int) -> None:
     ours, dense = pair
-    ids = tokens(60 if size == 1 else 200, seed=size)
+    ids = clear_tokens(dense, {1: 60, 127: 200}.get(size, 100), size)
     runner = HandRunner(ours)
     chunks = [runner.feed({0: ids[at : at + size]})[0] for at in range(0, len(ids), size)]
-    assert_close(torch.cat(chunks), dense.logits(ids))
+    assert_close(torch.cat(chunks), dense, ids)
 
 
 def test_a_drafted_token_that_is_taken_back_leaves_no_trace(pair: tuple[Any, Any]) -> None:
     """Tokens that had closed a group, filled a block and moved the memory are computed anew."""
     ours, dense = pair
-    ids, wrong = tokens(90, seed=3), tokens(90, seed=4)
+    ids, wrong = clear_tokens(dense, 90, 3), tokens(90, seed=4)
     runner, rows = HandRunner(ours), []
     for at in range(0, 90, 3):
         runner.feed({0: ids[at : at + 1] + wrong[at : at + 4]})
         runner.lengths[0] = at
         rows.append(runner.feed({0: ids[at : at + 3]})[0])
-    assert_close(torch.cat(rows), dense.logits(ids))
+    assert_close(torch.cat(rows), dense, ids)
 
 
 def test_float32_stays_near_float64(tmp_path: Path) -> None:
     directory = write_tiny_checkpoint(tmp_path, "deepseek_v41")
     ids = tokens(400, seed=9)
     found = HandRunner(load_ours(directory), num_blocks=64).feed({0: ids})[0]
-    assert_close(found, load_dense(directory, torch.float64).logits(ids))
+    assert assert_close(found, load_dense(directory, torch.float64), ids) > 100
 
 
 def test_the_memory_sees_only_what_tokens_look_like(tmp_path: Path) -> None:

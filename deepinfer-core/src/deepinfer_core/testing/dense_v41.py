@@ -1,4 +1,4 @@
-"""DeepSeek-V4.1 once more, densely: whole sequences, masks instead of caches, no op of this package.
+"""DeepSeek-V4.1 once more, densely: whole sequences, masks instead of caches, no op of ours.
 
 Slow and short. It shares nothing with `models/`, so that each can prove the other wrong; with
 float64 weights it measures how far float32 drifts.
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Round = Callable[[Tensor], Tensor]
+CLOSE = 3e-6
 
 
 def exact(x: Tensor) -> Tensor:
@@ -55,9 +56,13 @@ class DenseV41:
         self.classes, self.tables = classes, tables
         self.rows: dict[int, tuple[Tensor, Tensor]] = {}
         """Source -> its rows and keys of the last prompt."""
+        self.num_clear = 0
+        """Leading tokens of the last prompt whose choices, of rows, blocks and experts, were none
+        of them closer than `CLOSE`: beyond, another rounding may choose otherwise."""
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """[T, V] of a prompt of T tokens."""
+        self.num_clear = len(token_ids)
         c, w, n = self.c, self.w, self.c["hc_mult"]
         x = w["embed.weight"][torch.tensor(token_ids)].unsqueeze(1).expand(-1, n, -1)
         pre = F.one_hot(torch.zeros(len(x), dtype=torch.long), n).to(x.dtype)
@@ -97,7 +102,7 @@ class DenseV41:
         size = self.c["qk_rope_head_dim"]
         angles = positions.double().unsqueeze(1) * self._frequencies(scaled)
         turns = torch.polar(torch.ones_like(angles), sign * angles)
-        turns = turns.view(len(positions), *[1] * (x.dim() - 2), -1)
+        turns = turns.view(len(positions), *[1] * (x.dim() - 2), size // 2)
         halves = x[..., -size:].double().unflatten(-1, (size // 2, 2))
         pairs = torch.view_as_complex(halves.contiguous())
         turned = torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
@@ -182,7 +187,7 @@ class DenseV41:
         elif 0 <= source < layer:
             assert candidates is not None
             seen = seen & candidates
-        return _top(scores, seen, c["index_topk"]), candidates
+        return self._top(scores, seen, c["index_topk"]), candidates
 
     def _best_blocks(self, scores: Tensor, seen: Tensor) -> Tensor:
         """[T, E] bool: rows of the blocks that are kept."""
@@ -193,14 +198,14 @@ class DenseV41:
         best = torch.cat([scores[:, :0], *by_block], dim=1)
         newest = (seen.sum(1, keepdim=True) - 1) // size
         best = best.masked_fill(torch.arange(count) == newest, math.inf)
-        kept = _top(best, best > -math.inf, self.c["candidate_topk_blocks"])
+        kept = self._top(best, best > -math.inf, self.c["candidate_topk_blocks"])
         return kept[:, blocks]
 
     def _experts(self, p: str, x: Tensor) -> Tensor:
         c, w = self.c, self.w
         raw = F.softplus(x @ w[f"{p}.ffn.gate.weight"].T / c.get("gate_temp", 1.0)).sqrt()
         biased = raw + w[f"{p}.ffn.gate.bias"]
-        picked = _top(biased, torch.ones_like(biased, dtype=torch.bool), c["num_experts_per_tok"])
+        picked = self._top(biased, torch.ones_like(biased, dtype=torch.bool), c["num_experts_per_tok"])
         shares = raw * picked
         shares = shares / (shares.sum(1, keepdim=True) + 1e-20) * c["routed_scaling_factor"]
         y = self._expert(f"{p}.ffn.shared_experts", x)
@@ -212,6 +217,16 @@ class DenseV41:
         w, limit = self.w, self.c["swiglu_limit"]
         gate, up = (x @ w[f"{p}.{name}.weight"].T for name in ("w1", "w3"))
         return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit) @ w[f"{p}.w2.weight"].T
+
+    def _top(self, scores: Tensor, able: Tensor, count: int) -> Tensor:
+        """[T, E] bool: the best `count` of those that are able, the lower number among equals."""
+        ranked = scores.masked_fill(~able, -math.inf).sort(dim=1, descending=True, stable=True)
+        if count < scores.shape[1]:
+            gaps = ranked.values[:, count - 1] - ranked.values[:, count]
+            unclear = (gaps < CLOSE).nonzero().flatten().tolist()  # nan: nothing more is able
+            self.num_clear = min([self.num_clear, *unclear])
+        best = torch.zeros_like(able).scatter(1, ranked.indices[:, :count], True)
+        return best & able
 
     def _remember(self, layer: int, x: Tensor, token_ids: Sequence[int]) -> Tensor:
         c, w, p = self.c, self.w, f"layers.{layer}.engram"
@@ -240,10 +255,3 @@ def _row_numbers(
             numbers.append(first + mixed % size)
             first += size
     return numbers
-
-
-def _top(scores: Tensor, able: Tensor, count: int) -> Tensor:
-    """[T, E] bool: the best `count` of those that are able, the lower number among equals."""
-    order = scores.masked_fill(~able, -math.inf).sort(dim=1, descending=True, stable=True).indices
-    best = torch.zeros_like(able).scatter(1, order[:, :count], True)
-    return best & able
