@@ -347,6 +347,28 @@ def test_chat_shows_tool_calls_and_takes_their_results(run, answers, with_tools)
     assert [m["tool_call_id"] for m in results][:2] == [c["id"] for c in first]
 
 
+def test_images_go_with_the_next_message(run, answers, tmp_path):
+    prompts = answers("so", "no")
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+    options = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    code, _, _ = run("chat", *M, *options, stdin=f"one\n/image {tmp_path / 'c.png'}\ntwo\n")
+    assert code == 0
+    for message, names in ((prompts[1][0], ["YQ==", "Yg=="]), (prompts[1][2], ["Yw=="])):
+        *images, text = message["content"]
+        urls = [image["image_url"]["url"] for image in images]
+        assert urls == [f"data:image/png;base64,{name}" for name in names]
+        assert text["type"] == "text"
+
+
+def test_files_that_are_no_images_are_refused(run, tmp_path):
+    code, _, err = run("chat", *M, "--image", tmp_path / "a.txt", "--once", "?")
+    assert code and "is not named as an image" in err
+    assert "No such file" in run("chat", *M, "--image", tmp_path / "a.webp", "--once", "?")[2]
+    code, out, err = run("chat", *M, stdin="/image a.txt\nab\n")
+    assert code == 1 and out and "is not named as an image" in err
+
+
 def test_chat_json_has_what_the_recipe_read(run, answers, with_tools):
     answers("(w)so[f:{}]")
     _, out, _ = run("chat", *M, "--once", "?", "--json", *with_tools)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import mimetypes
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 1024
 _HELP = (
     "/exit ends, /reset forgets the conversation, /system TEXT sets the system message and "
-    "forgets, /help shows this. Ctrl-C stops an answer."
+    "forgets, /image FILE goes with the next message, /help shows this. Ctrl-C stops an answer."
 )
 
 
@@ -47,14 +49,20 @@ def chat(
         Path | None,
         typer.Option(metavar="FILE", help="JSON list of tools that the model may call."),
     ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Image for the first message; may be given several times."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Talk with a model; answers stream, and each turn sees the ones before it.
 
     An answer ends after 1024 tokens unless --max-tokens says otherwise. Lines from a pipe are
     turns, too. With --json, one line of JSON for each answer. While it runs: /exit, /reset,
-    /system TEXT, /help; Ctrl-C stops an answer. What a model thinks first goes to standard error.
-    When it calls tools, the next lines are their results, one for each call.
+    /system TEXT, /image FILE, /help; Ctrl-C stops an answer. What a model thinks first goes to
+    standard error. When it calls tools, the next lines are their results, one for each call.
 
     Examples:
 
@@ -67,11 +75,14 @@ def chat(
       printf 'Hi!\\nAnd now?\\n' | deepinfer chat -m model.gguf --json
 
       deepinfer chat -m ./Qwen3-0.6B --tools tools.json
+
+      deepinfer chat -m ./DeepSeek-V4.1-Flash --image cat.png --once "What is this?"
     """
     tool_list = None if tools is None else _read_tools(tools)
+    images = [_read_image(path) for path in image or ()]
     params = SamplingParams(**{"max_tokens": DEFAULT_MAX_TOKENS, **sampling})
     with open_llm(engine) as llm:
-        session = _Session(llm, params, system, tools=tool_list, as_json=as_json)
+        session = _Session(llm, params, system, tools=tool_list, images=images, as_json=as_json)
         if once is not None:
             ok = session.turn(once)
         elif sys.stdin.isatty():
@@ -106,6 +117,20 @@ def _read_tools(path: Path) -> list[Any]:
     return tools
 
 
+def _read_image(path: Path) -> dict[str, Any]:
+    """A part of a message."""
+    kind, _ = mimetypes.guess_type(path.name, strict=False)
+    if kind is None or not kind.startswith("image/"):
+        raise ConfigError("is not named as an image", field="image", value=str(path))
+    try:
+        content = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", field="image", value=str(path)
+        ) from error
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{content}"}}
+
+
 class _Session:
     """The messages so far, and how a turn goes."""
 
@@ -116,10 +141,13 @@ class _Session:
         system: str | None,
         *,
         tools: list[Any] | None,
+        images: list[dict[str, Any]],
         as_json: bool,
     ) -> None:
         self.interrupted = False
         self._llm, self._params, self._tools, self._as_json = llm, params, tools, as_json
+        self._images = images
+        """Parts of the next message."""
         self._messages: list[dict[str, Any]] = []
         self._open_calls: list[tuple[str, str]] = []
         """(id, name) of the tool calls whose results are still to come."""
@@ -137,6 +165,8 @@ class _Session:
                 self._reset(self._system)
             elif command == "/system":
                 self._reset(rest.strip() or None)
+            elif command == "/image":
+                all_ok = self._add_image(Path(rest.strip())) and all_ok
             elif command == "/help" or (command.startswith("/") and sys.stdin.isatty()):
                 self._console.print(_HELP, style="dim", markup=False)
             elif line.strip():
@@ -152,6 +182,8 @@ class _Session:
         message: dict[str, Any] = {"role": "user", "content": text}
         if calls:
             message = {"role": "tool", "tool_call_id": calls[0][0], "content": text}
+        elif self._images:
+            message["content"] = [*self._images, {"type": "text", "text": text}]
         self._messages.append(message)
         if self._open_calls:
             self._ask_for_result()
@@ -172,8 +204,18 @@ class _Session:
             return False
         except KeyboardInterrupt:
             self.interrupted, reason = True, "abort"
+        if not calls:
+            self._images = []
         self._messages.append(reply.message)
         self._close_turn(reply, reason, num_tokens, time.perf_counter() - begun)
+        return True
+
+    def _add_image(self, path: Path) -> bool:
+        try:
+            self._images = [*self._images, _read_image(path)]
+        except ConfigError as error:
+            self._console.print(f"[red]{escape(str(error))}[/]", soft_wrap=True)
+            return False
         return True
 
     def _show(self, reply: Reply, delta: OutputDelta) -> None:

@@ -53,6 +53,7 @@ class FakeEngine:
         self.vocab_size = self.tokenizer.vocab_size
         self.max_model_len = max_model_len
         self.info = SimpleNamespace(architecture="FakeForCausalLM")
+        self.limits = SimpleNamespace(vision=None)
         self.num_added = 0
         """Requests that were added; a test may set it back."""
         self.is_closed = False
