@@ -22,7 +22,6 @@ from deepinfer_core.engine_setup import (
     sampling_defaults,
 )
 from deepinfer_core.errors import EngineError
-from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.models.loader import Progress
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
@@ -128,7 +127,7 @@ class Engine:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             policy=config.scheduler.policy,
-            history_len=history_len_of(loaded.model),
+            history_len=device_side.history_len,
         )
         return cls(
             scheduler,

@@ -14,8 +14,7 @@ import torch
 
 from deepinfer_core.config import DeviceConfig, EngineConfig, ModelConfig
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.models.decoder import DecoderModel
-from deepinfer_core.models.interface import ReadsVocabulary
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.loader import Progress, build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 class LoadedModel:
     """A model in place on its device, the ops it is bound to, and its tokenizer."""
 
-    model: DecoderModel
+    model: CausalModel
     info: ModelInfo
     ops: OpTable
     runtime: DeviceRuntime
@@ -70,7 +69,8 @@ def bind_model(
     device: DeviceInfo,
     host: PluginHost,
     registry: ModelRegistry,
-) -> tuple[DecoderModel, OpTable]:
+    kv_format: str,
+) -> tuple[CausalModel, OpTable]:
     """Build the model on the meta device, all ops selected; costs no memory for weights.
 
     Raises:
@@ -86,7 +86,8 @@ def bind_model(
         deterministic=config.deterministic,
         strict=config.strict,
     )
-    return build_model(checkpoint.info, ops, dtype=dtype, registry=registry), ops
+    model = build_model(checkpoint.info, ops, dtype=dtype, registry=registry, kv_format=kv_format)
+    return model, ops
 
 
 def load_model(
@@ -111,11 +112,16 @@ def load_model(
         device=device,
         host=host,
         registry=registry,
+        kv_format=config.cache.kv_format,
     )
     tokenizer = resolve_tokenizer(config.model, checkpoint.info)
-    load_weights(model, checkpoint, device=runtime.torch_device, progress=progress)
-    if isinstance(model, ReadsVocabulary):
-        model.read_vocabulary(tokenizer)
+    load_weights(
+        model,
+        checkpoint,
+        device=runtime.torch_device,
+        vocabulary=tokenizer,
+        progress=progress,
+    )
     return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer)
 
 

@@ -3,33 +3,64 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
 
+class SizedConfig(Protocol):
+    """What the head needs to know."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+
 class CausalModel(nn.Module):
-    """A causal language model. Implements `models.interface.Model`.
+    """A causal language model. Construct on the meta device, then load weights.
+
+    Implements `models.interface.Model`.
 
     Args:
+        config: what `read_config` of the same class gave.
+        ops: not frozen yet; every layer binds its ops here.
         dtype: of weights and activations: `float32`, `bfloat16` or `float16`.
+
+    Raises:
+        UnsupportedOpError: no kernel can serve one of the layers.
     """
 
-    def __init__(self, ops: OpTable, *, vocab_size: int, hidden_size: int, dtype: str) -> None:
+    kv_formats: ClassVar[tuple[str, ...]] = ()
+    """Values of `cache.kv_format` besides `auto`; a model with any has it in its config."""
+
+    def __init__(self, config: SizedConfig, ops: OpTable, *, dtype: str) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.vocab_size = vocab_size
+        self.vocab_size = config.vocab_size
         self.head_gemm = ops.bind(
             "gemm.dense",
             dtype=dtype,
             role="lm_head",
-            in_features=hidden_size,
-            out_features=vocab_size,
+            in_features=config.hidden_size,
+            out_features=config.vocab_size,
         )
+
+    @classmethod
+    @abstractmethod
+    def read_config(cls, raw: RawConfig) -> Any:
+        """Normalise a checkpoint's configuration, to what the constructor takes.
+
+        Raises:
+            ModelLoadError: a field is missing, malformed or not supported; names file and field.
+        """
 
     @property
     @abstractmethod

@@ -6,8 +6,6 @@ follow the checkpoints, save where a layer fuses several tensors.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +16,6 @@ from deepinfer_core.models.layers.decoder_layer import DecoderLayer
 from deepinfer_core.models.layers.embedding import VocabMatrix
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
-from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
@@ -50,21 +47,10 @@ class DecoderStack(nn.Module):
 
 
 class DecoderModel(CausalModel):
-    """A causal language model. Construct on the meta device, then load weights.
-
-    Args:
-        config: what `read_config` of the same class gave.
-        ops: not frozen yet; every layer binds its ops here.
-        dtype: of weights and activations: `float32`, `bfloat16` or `float16`.
-
-    Raises:
-        UnsupportedOpError: no kernel can serve one of the layers.
-    """
+    """A stack of alike layers with one residual stream; see `CausalModel`."""
 
     def __init__(self, config: DecoderConfig, ops: OpTable, *, dtype: str) -> None:
-        super().__init__(
-            ops, vocab_size=config.vocab_size, hidden_size=config.hidden_size, dtype=dtype
-        )
+        super().__init__(config, ops, dtype=dtype)
         self.config = config
         self.model = DecoderStack(ops, config, dtype=dtype)
         self.lm_head = (
@@ -73,30 +59,19 @@ class DecoderModel(CausalModel):
             else VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
         )
 
-    @classmethod
-    @abstractmethod
-    def read_config(cls, raw: RawConfig) -> DecoderConfig:
-        """Normalise a checkpoint's configuration.
-
-        Raises:
-            ModelLoadError: a field is missing, malformed or not supported; names file and field.
-        """
-
     def layer_kv(self) -> list[LayerKV]:
         """What each cache stores per token: one per layer, then those of the indexers."""
-        config, dtype_bytes = self.config, self.dtype.itemsize
+        config, dtype = self.config, str(self.dtype).removeprefix("torch.")
         if config.latent is not None:
-            widths = [config.latent.row_dim] * config.num_layers
-            if config.indexer is not None:
-                widths += [config.indexer.head_dim] * config.num_layers
-            return [LayerKV("full", 1, width, dtype_bytes, num_planes=1) for width in widths]
+            return [kind for kind in config.latent_kvs(dtype) for _ in range(config.num_layers)]
         return [
             LayerKV(
                 kind="full" if window_size is None else "window",
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
-                dtype_bytes=dtype_bytes,
+                dtype_bytes=self.dtype.itemsize,
                 window_size=window_size,
+                dtype=dtype,
             )
             for window_size in config.windows
         ]

@@ -88,14 +88,16 @@ class V4Layer(nn.Module):
 class DeepseekV4(CausalModel):
     """A window and compressed rows, four residual streams, experts hashed by token or routed.
 
-    Args and errors are those of `DecoderModel`.
+    Args and errors are those of `CausalModel`.
     """
+
+    kv_formats = ("584+132", "584+68")
 
     def __init__(self, config: V4Config, ops: OpTable, *, dtype: str) -> None:
         size = config.hidden_size
-        super().__init__(ops, vocab_size=config.vocab_size, hidden_size=size, dtype=dtype)
+        super().__init__(config, ops, dtype=dtype)
         self.config = config
-        self._layer_kvs, caches = plan_caches(config, self.dtype.itemsize)
+        self._layer_kvs, caches = plan_caches(config, dtype)
         self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.layers = nn.ModuleList(
             V4Layer(ops, config, layer, caches[layer], dtype=dtype)
@@ -109,7 +111,7 @@ class DeepseekV4(CausalModel):
 
     @classmethod
     def read_config(cls, raw: RawConfig) -> V4Config:
-        """See `DecoderModel.read_config`."""
+        """See `CausalModel.read_config`."""
         return read_v4_config(raw)
 
     @staticmethod

@@ -14,63 +14,21 @@ from torch import Tensor, nn
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v41_config import (
-    SharedCaches,
     V41Config,
     plan_shared_caches,
     read_v41_config,
 )
 from deepinfer_core.models.interface import Vocabulary
 from deepinfer_core.models.layers.embedding import VocabMatrix
-from deepinfer_core.models.layers.engram import Engram, NgramWindows
-from deepinfer_core.models.layers.hybrid_attention import WindowAttention
-from deepinfer_core.models.layers.hyper_connection import DelayedHyperConnection, stream_mean
-from deepinfer_core.models.layers.moe import SparseMoE
+from deepinfer_core.models.layers.engram import NgramWindows
+from deepinfer_core.models.layers.hyper_connection import stream_mean
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
-from deepinfer_core.models.layers.shared_attention import SharedAttention
+from deepinfer_core.models.layers.v41_layer import V41Layer
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.vision.model import SeeingModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
-
-
-class V41Layer(nn.Module):
-    """Perhaps the memory; attention, then experts, each behind hyper-connections and a norm."""
-
-    def __init__(
-        self, ops: OpTable, config: V41Config, layer: int, caches: SharedCaches, *, dtype: str
-    ) -> None:
-        super().__init__()
-        size, eps = config.hidden_size, config.norm_eps
-        self.reads_rows = config.compress_ratios[layer] > 0
-        self.engram = None
-        if config.engram is not None and layer in config.engram.layers:
-            self.engram = Engram(ops, config, layer, dtype=dtype)
-        self.hc_attn = DelayedHyperConnection(ops, config, dtype=dtype, role="attn.hc")
-        self.attn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="attn.norm")
-        self.attn = self.build_attention(ops, config, layer, caches, dtype=dtype)
-        self.hc_ffn = DelayedHyperConnection(ops, config, dtype=dtype, role="mlp.hc")
-        self.ffn_norm = RMSNorm(ops, size, eps, dtype=dtype, role="mlp.norm")
-        self.ffn = SparseMoE(ops, size, config.moe, dtype=dtype)
-
-    @staticmethod
-    def build_attention(
-        ops: OpTable, config: V41Config, layer: int, caches: SharedCaches, *, dtype: str
-    ) -> WindowAttention:
-        """The attention of a layer; those of a drafter have another."""
-        return SharedAttention(ops, config, layer, caches, dtype=dtype)
-
-    def forward(
-        self, streams: Tensor, pre: Tensor, batch: ForwardBatch, cos_sin: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Streams [T, n, D], and with which weights [T, n] the next sublayer reads them."""
-        u, post, mix, attn_pre = self.hc_attn.read_with(streams, pre)
-        y = self.attn(self.attn_norm(u), batch.positions, cos_sin, batch.attention)
-        streams = self.hc_attn.write(y, streams, post, mix)
-        u, post, mix, ffn_pre = self.hc_ffn.read_with(streams, attn_pre)
-        is_image = None if batch.images is None else batch.images.is_image
-        y = self.ffn(self.ffn_norm(u), is_image=is_image)
-        return self.hc_ffn.write(y, streams, post, mix), ffn_pre
 
 
 class DeepseekV41(SeeingModel):
@@ -81,13 +39,7 @@ class DeepseekV41(SeeingModel):
 
     def __init__(self, config: V41Config, ops: OpTable, *, dtype: str) -> None:
         size = config.hidden_size
-        super().__init__(
-            ops,
-            vision=config.vision,
-            vocab_size=config.vocab_size,
-            hidden_size=size,
-            dtype=dtype,
-        )
+        super().__init__(config, ops, dtype=dtype)
         self.config = config
         self.history_len = config.history_len
         self._layer_kvs, caches = plan_shared_caches(config, self.dtype.itemsize)

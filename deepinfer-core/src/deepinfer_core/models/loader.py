@@ -8,10 +8,13 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.kv.format import PLAIN, KVFormat
+from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.interface import ReadsVocabulary, Vocabulary
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.registry import ModelRegistry
@@ -27,38 +30,57 @@ Progress = Callable[[str, int], None]
 
 
 def build_model(
-    info: ModelInfo, ops: OpTable, *, dtype: str, registry: ModelRegistry | None = None
-) -> DecoderModel:
+    info: ModelInfo,
+    ops: OpTable,
+    *,
+    dtype: str,
+    registry: ModelRegistry | None = None,
+    kv_format: str = PLAIN,
+) -> CausalModel:
     """Construct the model on the meta device: all ops bound, no memory for weights.
 
     Args:
         ops: not frozen; freeze it afterwards.
         dtype: `float32`, `bfloat16` or `float16`, of weights and activations.
         registry: with the models of plugins; default: the built-in ones.
+        kv_format: what the caches hold, as in `cache.kv_format`.
 
     Raises:
+        ConfigError: the model's caches cannot hold that.
         UnsupportedOpError: no kernel can serve one of the layers.
         ModelLoadError, PluginError: the architecture has no class.
     """
     model_class = (registry or ModelRegistry()).resolve(info.architecture)
+    config = info.config
+    if kv_format != PLAIN:
+        # Classes of plugins need not know of it.
+        supported = getattr(model_class, "kv_formats", ())
+        config = replace(config, kv_format=KVFormat.parse(kv_format, supported))
     with torch.device("meta"):
-        return model_class(info.config, ops, dtype=dtype).eval()
+        return model_class(config, ops, dtype=dtype).eval()
 
 
 def load_weights(
-    model: DecoderModel,
+    model: CausalModel,
     checkpoint: Checkpoint,
     *,
     device: torch.device | str,
+    vocabulary: Vocabulary | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Allocate the model's parameters on the device and fill them.
 
     Blocks until everything is read. Nothing is allocated when names or shapes do not fit.
 
+    Args:
+        vocabulary: for models that compute with the text of tokens; without it they cannot run.
+
     Raises:
-        ModelLoadError: names are missing, unexpected or mismatched, or a file cannot be read.
+        ModelLoadError: names are missing, unexpected or mismatched, a file cannot be read, or the
+            vocabulary is not the model's.
     """
+    if vocabulary is not None and isinstance(model, ReadsVocabulary):
+        model.read_vocabulary(vocabulary)
     wanted = checkpoint_views(model)
     source = checkpoint.source
     names: list[str] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from deepinfer_core.errors import ModelLoadError, PluginError
-from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.plugin_api.records import ModelSpec
 
 BUILTIN_MODELS: tuple[ModelSpec, ...] = (
@@ -65,7 +65,7 @@ class ModelRegistry:
     """What can be loaded.
 
     Args:
-        extra: of plugins. A target is a class made like `DecoderModel`: `read_config`, the same
+        extra: of plugins. A target is a class made like `CausalModel`: `read_config`, the same
             constructor, `is_redundant`, and the methods of `models.interface.Model`.
 
     Raises:
@@ -89,7 +89,7 @@ class ModelRegistry:
         """Known names, sorted."""
         return sorted(self._by_architecture)
 
-    def resolve(self, architecture: str) -> type[DecoderModel]:
+    def resolve(self, architecture: str) -> type[CausalModel]:
         """Import the class that computes an architecture.
 
         Raises:
@@ -103,7 +103,7 @@ class ModelRegistry:
                 f"known: {', '.join(self.architectures)}; a plugin may bring others"
             )
         try:
-            return cast(type[DecoderModel], spec.load())
+            return cast(type[CausalModel], spec.load())
         except (ImportError, AttributeError) as error:
             raise PluginError(
                 f"model {spec.name}: cannot import {spec.target}: {error}", hook="deepinfer_models"

@@ -11,7 +11,8 @@ import torch
 from deepinfer_core.config import CacheConfig
 from deepinfer_core.kv.layout import make_layout
 from deepinfer_core.kv.manager import KVManager
-from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.plugin_api import DeviceRuntime
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
@@ -26,10 +27,12 @@ class DeviceSide:
 
     runner: ModelRunner
     kv: KVManager
+    history_len: int
+    """Tokens before each chunk whose ids the model wants."""
 
 
 def assemble(
-    model: DecoderModel,
+    model: CausalModel,
     ops: OpTable,
     runtime: DeviceRuntime,
     cache: CacheConfig,
@@ -78,4 +81,5 @@ def assemble(
         max_num_seqs=max_num_seqs,
     )
     ops.freeze()
-    return DeviceSide(runner, KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching))
+    kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
+    return DeviceSide(runner, kv, history_len_of(model))

@@ -73,6 +73,14 @@ class Step(NamedTuple):
     """[num sampled rows] int64: where in the token pool their tokens go."""
 
 
+class _Arrays(NamedTuple):
+    """A step on the host, in the order in which `BatchBuilder.build` unpacks it."""
+
+    longs: list[IntArray]
+    ints: list[IntArray]
+    seq_len_bounds: list[int]
+
+
 class BatchBuilder:
     """Builds `ForwardBatch` from `StepPlan`."""
 
@@ -101,6 +109,34 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Step:
         """Copy one step to the device. Tokens in flight are gathered there, not waited for."""
+        arrays = self._arrays(plan)
+        longs, ints = stage(arrays.longs, arrays.ints, self._device)
+        positions, last_tokens, places, sample_places, history_places = longs
+        known_ids, known_history, cu_seqlens_q, seq_lens, window_starts, *tables_and_slots = ints
+        groups = [
+            AttentionMeta(
+                cu_seqlens_q=cu_seqlens_q,
+                seq_lens=seq_lens,
+                block_tables=tables_and_slots[2 * g],
+                slot_mapping=tables_and_slots[2 * g + 1],
+                positions=positions,
+                block_size=tables.block_size,
+                query_lens=plan.num_scheduled_tokens,
+                seq_len_bounds=arrays.seq_len_bounds,
+                window_starts=window_starts if plan.replays else None,
+            )
+            for g, tables in enumerate(self._tables)
+        ]
+        batch = ForwardBatch(
+            self._fill_in(known_ids, plan.token_ids, places),
+            positions,
+            AttentionBatch(groups, self._cache_groups, self._caches),
+            images=self.images.rows_of(plan),
+            history=self._fill_in(known_history, plan.history_token_ids, history_places),
+        )
+        return Step(batch, last_tokens, sample_places)
+
+    def _arrays(self, plan: StepPlan) -> _Arrays:
         rows, starts, query_lens = np.array(
             [plan.rows, plan.num_computed_tokens, plan.num_scheduled_tokens], dtype=np.int64
         )
@@ -115,50 +151,25 @@ class BatchBuilder:
         places_of = self._token_pool.places
         history = np.array(plan.history_token_ids, dtype=np.int32).reshape(len(rows), -1)
         before = starts[:, None] + np.arange(-history.shape[1], 0)
-        longs = [
+        longs: list[IntArray] = [
             positions,
             ends - 1,
             places_of(token_rows, positions),
             places_of(*sampled),
             places_of(rows[:, None], before),
         ]
-        ints: list[IntArray] = [token_ids, history, np.concatenate(([0], ends)), seq_lens]
+        hits = self._replayed_hits(plan)
+        window_starts = np.maximum(hits - self._num_replay_tokens, 0)
+        cu_seqlens = np.concatenate(([0], ends))
+        ints: list[IntArray] = [token_ids, history, cu_seqlens, seq_lens, window_starts]
         seq_len_bounds = seq_lens.tolist()
         max_seq_len = max(seq_len_bounds)
-        hits = self._replayed_hits(plan)
         for tables, holds_hits in zip(self._tables, self._hold_hits, strict=True):
             slots = tables.slots(token_rows, positions)
             if holds_hits and plan.replays:
                 slots[positions < hits.repeat(query_lens)] = -1  # cached already
             ints += (tables.prefixes(rows, max_seq_len), slots)
-        ints.append(np.maximum(hits - self._num_replay_tokens, 0))
-        staged_longs, staged_ints = stage(longs, ints, self._device)
-        device_positions, last_tokens, places, sample_places, history_places = staged_longs
-        known_ids, known_history, cu_seqlens_q, device_seq_lens, *tables_and_slots = staged_ints
-        input_ids = self._fill_in(known_ids, plan.token_ids, places)
-        groups = [
-            AttentionMeta(
-                cu_seqlens_q=cu_seqlens_q,
-                seq_lens=device_seq_lens,
-                block_tables=tables_and_slots[2 * g],
-                slot_mapping=tables_and_slots[2 * g + 1],
-                positions=device_positions,
-                block_size=tables.block_size,
-                query_lens=plan.num_scheduled_tokens,
-                seq_len_bounds=seq_len_bounds,
-                window_starts=tables_and_slots[-1] if plan.replays else None,
-            )
-            for g, tables in enumerate(self._tables)
-        ]
-        attention = AttentionBatch(groups, self._cache_groups, self._caches)
-        batch = ForwardBatch(
-            input_ids,
-            device_positions,
-            attention,
-            images=self.images.rows_of(plan),
-            history=self._fill_in(known_history, plan.history_token_ids, history_places),
-        )
-        return Step(batch, last_tokens, sample_places)
+        return _Arrays(longs, ints, seq_len_bounds)
 
     @staticmethod
     def _replayed_hits(plan: StepPlan) -> NDArray[np.int64]:

@@ -4,6 +4,9 @@ Slow and short. It shares nothing with `models/`, so that each can prove the oth
 float64 weights it measures how far float32 drifts.
 """
 
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+# Torch does not annotate `unflatten`, and configurations hold anything.
+
 from __future__ import annotations
 
 import math
@@ -205,7 +208,9 @@ class DenseV41:
         c, w = self.c, self.w
         raw = F.softplus(x @ w[f"{p}.ffn.gate.weight"].T / c.get("gate_temp", 1.0)).sqrt()
         biased = raw + w[f"{p}.ffn.gate.bias"]
-        picked = self._top(biased, torch.ones_like(biased, dtype=torch.bool), c["num_experts_per_tok"])
+        picked = self._top(
+            biased, torch.ones_like(biased, dtype=torch.bool), c["num_experts_per_tok"]
+        )
         shares = raw * picked
         shares = shares / (shares.sum(1, keepdim=True) + 1e-20) * c["routed_scaling_factor"]
         y = self._expert(f"{p}.ffn.shared_experts", x)

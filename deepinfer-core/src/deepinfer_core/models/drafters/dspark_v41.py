@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.models.deepseek_v4_config import V4Config, drafter_layers
-from deepinfer_core.models.deepseek_v41 import V41Layer
 from deepinfer_core.models.deepseek_v41_config import SharedCaches, V41Config
 from deepinfer_core.models.drafters.dspark import Dspark
 from deepinfer_core.models.drafters.dspark_layers import BlockAttention
 from deepinfer_core.models.layers.hybrid_attention import WindowAttention
+from deepinfer_core.models.layers.v41_layer import V41Layer
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor
 
-from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.causal import CausalModel, SizedConfig
 from deepinfer_core.models.vision.config import VisionConfig
 from deepinfer_core.models.vision.tower import VisionTower
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ImageRows
 
 
+class SeeingConfig(SizedConfig, Protocol):
+    """What a model with a tower needs to know."""
+
+    @property
+    def vision(self) -> VisionConfig | None:
+        """None: the checkpoint comes without a tower."""
+        ...
+
+
 class SeeingModel(CausalModel):
     """Implements `models.interface.SeesImages`.
 
-    Args:
-        vision: None: the checkpoint comes without a tower.
-        dtype: as of `CausalModel`, of the tower, too.
+    Args and errors are those of `CausalModel`.
     """
 
-    def __init__(
-        self,
-        ops: OpTable,
-        *,
-        vision: VisionConfig | None,
-        vocab_size: int,
-        hidden_size: int,
-        dtype: str,
-    ) -> None:
-        super().__init__(ops, vocab_size=vocab_size, hidden_size=hidden_size, dtype=dtype)
+    def __init__(self, config: SeeingConfig, ops: OpTable, *, dtype: str) -> None:
+        super().__init__(config, ops, dtype=dtype)
         self.vision: VisionTower | None = None
-        if vision is not None:
-            self.vision = VisionTower(ops, vision, hidden_size, dtype=dtype)
+        if config.vision is not None:
+            self.vision = VisionTower(ops, config.vision, config.hidden_size, dtype=dtype)
 
     @staticmethod
     def stored_name(name: str) -> str:
