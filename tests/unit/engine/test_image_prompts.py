@@ -200,13 +200,13 @@ def test_nothing_is_kept_of_ended_requests(make_engine, ask):
     engine = make_engine(max_num_batched_tokens=8)
     ask(engine, "one")
     (aborted,) = ask(engine, "two")
-    engine.advance()
+    while aborted.row < 0:
+        engine.advance()
     engine.abort(aborted)
     run(engine)
     ask(engine, "text")
     run(engine)
     encoder = engine.runner.builder.images
-    # The row of the request that ended last is given back with the next plan.
     assert not encoder._encoded and not encoder._spans
 
 
