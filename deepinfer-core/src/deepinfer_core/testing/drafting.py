@@ -16,16 +16,11 @@ from deepinfer_core.models.drafters.interface import (
     most_likely,
 )
 from deepinfer_core.models.interface import Model
-from deepinfer_core.runtime.batch import ForwardBatch
 from deepinfer_core.testing.forward import HandRunner
 
 
 class Target(Model, DraftTarget, Protocol):
     """A model that gives features."""
-
-    def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """Hidden states [T, C], and what the drafter reads [T, ...]."""
-        ...
 
 
 class DraftRunner(HandRunner):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.drafters.interface import DraftTarget
 from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
@@ -27,6 +28,12 @@ def load(directory: Path, name: str) -> CausalModel:
     if isinstance(model, ReadsVocabulary):
         model.read_vocabulary(load_tokenizer(directory))
     return model
+
+
+def test_who_may_have_a_drafter(tmp_path: Path) -> None:
+    assert isinstance(load(tmp_path / "a", "mtp_v4"), DraftTarget)
+    info = open_checkpoint(write_tiny_checkpoint(tmp_path / "b", "llama")).info
+    assert not isinstance(build_model(info, reference_table(), dtype="float32"), DraftTarget)
 
 
 @pytest.mark.parametrize("name", TINY_DRAFTERS)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.format import row_kv
 from deepinfer_core.kv.layout import LayerKV, make_layout
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.drafters.build import build_drafter
@@ -119,11 +120,11 @@ def test_the_copies_of_v3_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mtp_v3", [LayerKV("full", 1, 48, 4, num_planes=1)]),
-        ("mtp_v32", [LayerKV("full", 1, width, 4, num_planes=1) for width in (48, 32)]),
-        ("mtp_v4", [LayerKV("window", 1, 32, 4, 24, num_planes=1)]),
-        ("dspark_v4", [LayerKV("window", 1, 32, 4, 24, num_planes=1)] * 3),
-        ("dspark_v41", [LayerKV("window", 1, 64, 4, 8, num_planes=1)] * 3),
+        ("mtp_v3", [row_kv(48, "float32", "latents")]),
+        ("mtp_v32", [row_kv(48, "float32", "latents"), row_kv(32, "float32", "index keys")]),
+        ("mtp_v4", [row_kv(32, "float32", "windows", window_size=24)]),
+        ("dspark_v4", [row_kv(32, "float32", "windows", window_size=24)] * 3),
+        ("dspark_v41", [row_kv(64, "float32", "windows", window_size=8)] * 3),
     ],
 )
 def test_caches_join_those_of_the_target(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -20,8 +20,13 @@ Draw = Callable[[Tensor, int], Tensor]
 """(logits [N, V] float32, which draft from 0) -> token ids [N] int32."""
 
 
+@runtime_checkable
 class DraftTarget(Protocol):
-    """What a drafter uses of its target, besides features: embedding and output head."""
+    """What a model that can have a drafter has besides."""
+
+    def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Hidden states as `forward` gives them, and what its drafter reads [T, ...]."""
+        ...
 
     def embed_ids(self, token_ids: Tensor) -> Tensor:
         """[N] int32 -> [N, C]."""

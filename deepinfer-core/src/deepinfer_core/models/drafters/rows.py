@@ -6,6 +6,7 @@ Which row of a step is a request's last committed one is known to the device onl
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,14 +20,14 @@ def rows_of(attention: AttentionBatch, rows: Tensor) -> AttentionBatch:
     """The given rows [N] int64 of a step, each as the only token of its request."""
 
     def pick(meta: AttentionMeta) -> AttentionMeta:
-        requests = token_requests(meta).index_select(0, rows)
-        return _single(
+        requests, starts = token_requests(meta).index_select(0, rows), meta.window_starts
+        picked = replace(
             meta,
-            meta.positions.index_select(0, rows),
-            meta.block_tables.index_select(0, requests),
-            meta.slot_mapping.index_select(0, rows),
-            meta.max_seq_len,
+            block_tables=meta.block_tables.index_select(0, requests),
+            slot_mapping=meta.slot_mapping.index_select(0, rows),
+            window_starts=None if starts is None else starts.index_select(0, requests),
         )
+        return _at(picked, meta.positions.index_select(0, rows), meta.max_seq_len)
 
     return _each_group(attention, pick)
 
@@ -44,8 +45,8 @@ def following(attention: AttentionBatch) -> AttentionBatch:
         column = columns.clamp(max=width - 1).unsqueeze(1)
         is_missing = (columns >= width) | (meta.block_tables.gather(1, column).squeeze(1) == 0)
         slots = slots_of(meta, token_requests(meta), positions)
-        slots = torch.where(is_missing, -1, slots).int()
-        return _single(meta, positions, meta.block_tables, slots, meta.max_seq_len + 1)
+        moved = replace(meta, slot_mapping=torch.where(is_missing, -1, slots).int())
+        return _at(moved, positions, meta.max_seq_len + 1)
 
     return _each_group(attention, move)
 
@@ -53,21 +54,18 @@ def following(attention: AttentionBatch) -> AttentionBatch:
 def _each_group(
     attention: AttentionBatch, change: Callable[[AttentionMeta], AttentionMeta]
 ) -> AttentionBatch:
-    groups = [change(meta) for meta in attention.groups]
-    return AttentionBatch(groups, attention.cache_groups, attention.caches)
+    return replace(attention, groups=[change(meta) for meta in attention.groups])
 
 
-def _single(
-    meta: AttentionMeta, positions: Tensor, block_tables: Tensor, slots: Tensor, bound: int
-) -> AttentionMeta:
+def _at(meta: AttentionMeta, positions: Tensor, bound: int) -> AttentionMeta:
+    """N single tokens at positions [N]; nothing is planned for them yet."""
     count = len(positions)
-    return AttentionMeta(
+    return replace(
+        meta,
         cu_seqlens_q=torch.arange(count + 1, dtype=torch.int32, device=positions.device),
         seq_lens=(positions + 1).int(),
-        block_tables=block_tables,
-        slot_mapping=slots,
         positions=positions,
-        block_size=meta.block_size,
         query_lens=[1] * count,
         seq_len_bounds=[bound] * count,
+        plans={},
     )
