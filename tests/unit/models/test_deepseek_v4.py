@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.kv.layout import LayerKV, make_layout
+from deepinfer_core.kv.format import row_kv
+from deepinfer_core.kv.layout import make_layout
 from deepinfer_core.kv.prefix_index import PrefixIndex
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.layers.packed import checkpoint_views
@@ -123,9 +124,9 @@ def test_shapes_are_those_that_are_released() -> None:
 
 def test_what_grows_with_the_context_is_compressed() -> None:
     growing = [kv for kv in on_meta(FLASH).layer_kv() if kv.window_size is None]
-    assert growing.count(LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=4)) == 21
-    assert growing.count(LayerKV("full", 1, 128, 2, num_planes=1, tokens_per_row=4)) == 21
-    assert growing.count(LayerKV("full", 1, 512, 2, num_planes=1, tokens_per_row=128)) == 20
+    assert growing.count(row_kv(512, "bfloat16", "rows", tokens_per_row=4)) == 21
+    assert growing.count(row_kv(128, "bfloat16", "index keys", tokens_per_row=4)) == 21
+    assert growing.count(row_kv(512, "bfloat16", "rows", tokens_per_row=128)) == 20
     # In bfloat16; the released records take about half.
     assert sum(kv.bytes_per_token for kv in growing) == 21 * (256 + 64) + 20 * 8
 

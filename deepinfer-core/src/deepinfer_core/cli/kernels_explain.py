@@ -43,7 +43,13 @@ def explain_model(tree: dict[str, Any], host: PluginHost | None = None) -> Expla
     checkpoint = open_checkpoint(config.model.model, load_format="dummy", registry=registry)
     dtype = resolve_dtype(config.model, checkpoint.info)
     model, ops = bind_model(
-        checkpoint, dtype, config=config.device, device=device, host=host, registry=registry
+        checkpoint,
+        dtype,
+        config=config.device,
+        device=device,
+        host=host,
+        registry=registry,
+        kv_format=config.cache.kv_format,
     )
     # The sampler binds for itself; its state, for one row, is small enough to be made for that.
     Sampler(ops, max_num_seqs=1, vocab_size=model.vocab_size)

@@ -1,14 +1,19 @@
-"""`KVFormat`: which record formats the caches of a model hold, as the configuration names them."""
+"""Caches of rows: which record formats they hold, as the configuration names them, and their bytes.
+
+A row is key and value of all heads, or a key alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.kv.layout import GroupKind, LayerKV
 from deepinfer_core.ops.records import Record, make_record
 
 PLAIN = "auto"
 """Rows in the model's dtype."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +53,38 @@ class KVFormat:
         if self.keys is None:
             return None
         return make_record(self.keys, width, is_turned=is_turned)
+
+
+PLAIN_FORMAT = KVFormat()
+
+
+def row_kv(
+    width: int,
+    dtype: str,
+    purpose: str,
+    *,
+    window_size: int | None = None,
+    tokens_per_row: int = 1,
+    record: Record | None = None,
+) -> LayerKV:
+    """What a cache of rows stores.
+
+    Args:
+        width: numbers in a row.
+        dtype: of plain rows.
+        purpose: in words.
+        record: what the rows are, if not plain.
+    """
+    kind: GroupKind = "full" if window_size is None else "window"
+    return LayerKV(
+        kind=kind,
+        num_kv_heads=1,
+        head_dim=width if record is None else record.num_bytes,
+        dtype_bytes=DTYPE_BYTES[dtype] if record is None else 1,
+        window_size=window_size,
+        num_planes=1,
+        tokens_per_row=tokens_per_row,
+        dtype=dtype if record is None else "uint8",
+        record=record,
+        purpose=purpose,
+    )

@@ -8,12 +8,13 @@ that group. No torch here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import lcm
 from typing import Literal, NamedTuple
 
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.ops.records import Record
 
 MAX_PADDING = 0.1
 """Share of a page that a group may leave unused to keep the hit granularity small."""
@@ -56,6 +57,10 @@ class LayerKV:
     """After a prefix hit the model may rebuild this window from the tokens right before it, each of
     which then sees a window cut short. Only for kind `window`, and where the model takes a
     window's rows from `ops.rows`, which knows where it was cut."""
+    record: Record | None = None
+    """What a row is, if not `head_dim` numbers: then it is that many bytes."""
+    purpose: str = field(default="keys and values", compare=False)
+    """In words, for people."""
 
     @property
     def lifetime(self) -> Lifetime:

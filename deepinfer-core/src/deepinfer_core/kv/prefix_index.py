@@ -57,7 +57,7 @@ class BlockHasher:
 
 def _content_facts(kv: LayerKV) -> tuple[object, ...]:
     size = (kv.num_kv_heads, kv.head_dim, kv.dtype_bytes)
-    return (*size, kv.dtype, kv.num_planes, kv.tokens_per_row)
+    return (*size, kv.dtype, kv.num_planes, kv.tokens_per_row, kv.record)
 
 
 class PrefixIndex:

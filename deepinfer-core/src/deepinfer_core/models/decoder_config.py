@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.format import PLAIN_FORMAT, KVFormat, row_kv
+from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.rope_config import RopeConfig, read_rope
+from deepinfer_core.ops.records import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,31 @@ class DecoderConfig:
     """What picks the tokens that latent attention sees."""
     num_predict_layers: int = 0
     """Layers stored behind the last that predict further tokens, for a drafter."""
+    kv_format: KVFormat = PLAIN_FORMAT
+
+    @property
+    def row_record(self) -> Record | None:
+        """What rows of latents are; None: plain."""
+        if (latent := self.latent) is None:
+            return None
+        return self.kv_format.row_record(latent.row_dim, latent.rope_head_dim)
+
+    @property
+    def key_record(self) -> Record | None:
+        """What keys of indexers are; the released code turns them."""
+        if self.indexer is None:
+            return None
+        return self.kv_format.key_record(self.indexer.head_dim, is_turned=True)
+
+    def latent_kvs(self, dtype: str) -> list[LayerKV]:
+        """What a layer of latents stores, and its indexer if it has one."""
+        kinds = []
+        if self.latent is not None:
+            kinds.append(row_kv(self.latent.row_dim, dtype, "latents", record=self.row_record))
+        if self.indexer is not None:
+            width = self.indexer.head_dim
+            kinds.append(row_kv(width, dtype, "index keys", record=self.key_record))
+        return kinds
 
 
 def read_decoder_config(

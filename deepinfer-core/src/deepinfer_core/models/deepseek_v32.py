@@ -15,6 +15,8 @@ from deepinfer_core.models.raw_config import RawConfig
 class DeepseekV32(DeepseekV3):
     """DeepSeek-V3 with sparse attention: each query sees the tokens that its indexer picks."""
 
+    kv_formats = ("656+132", "auto+132")
+
     @classmethod
     def read_config(cls, raw: RawConfig) -> DecoderConfig:
         config = super().read_config(raw)

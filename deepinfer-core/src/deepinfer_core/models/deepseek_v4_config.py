@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.format import PLAIN_FORMAT, KVFormat, row_kv
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.decoder_config import IndexerConfig, MoeConfig
 from deepinfer_core.models.drafters.dspark_config import DsparkConfig, read_dspark_config
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.rope_config import RopeConfig, read_rope
+from deepinfer_core.ops.records import Record
 
 SPARSE_RATIO, HEAVY_RATIO = 4, 128
 RATIOS = {
@@ -63,10 +65,42 @@ class V4Config:
     num_predict_layers: int = 0
     """Layers stored behind the last that predict further tokens; with DSpark it says nothing."""
     dspark: DsparkConfig | None = None
+    kv_format: KVFormat = PLAIN_FORMAT
 
     @property
     def attention_scale(self) -> float:
         return float(self.head_dim**-0.5)
+
+    @property
+    def row_record(self) -> Record | None:
+        """What compressed rows are; None: plain."""
+        return self.kv_format.row_record(self.head_dim, self.rope_head_dim)
+
+    @property
+    def window_record(self) -> Record | None:
+        """What rows of windows are."""
+        return self.row_record
+
+    @property
+    def key_record(self) -> Record | None:
+        """What keys of indexers are; the released code turns them."""
+        return self.kv_format.key_record(self.indexer.head_dim, is_turned=True)
+
+    @property
+    def attention_scheme(self) -> str | None:
+        """Under which attention to a window and to rows is bound."""
+        names = [record.name for record in (self.window_record, self.row_record) if record]
+        return "+".join(dict.fromkeys(names)) or None
+
+    def window_kv(self, dtype: str) -> LayerKV:
+        """What the window of a layer stores."""
+        return row_kv(
+            self.head_dim,
+            dtype,
+            "windows",
+            window_size=self.window_size,
+            record=self.window_record,
+        )
 
 
 def drafter_layers(config: AnyV4) -> AnyV4:
@@ -97,39 +131,41 @@ class LayerCaches:
     indexer: CompressorCaches | None = None
 
 
-def plan_caches(config: V4Config, dtype_bytes: int) -> tuple[list[LayerKV], list[LayerCaches]]:
-    """What each cache stores, and which are whose."""
+def plan_caches(config: V4Config, dtype: str) -> tuple[list[LayerKV], list[LayerCaches]]:
+    """What each cache stores, and which are whose.
+
+    Args:
+        dtype: of the model.
+    """
     layer_kvs: list[LayerKV] = []
 
     def add(kind: LayerKV) -> int:
         layer_kvs.append(kind)
         return len(layer_kvs) - 1
 
-    def add_compressor(width: int, ratio: int) -> CompressorCaches:
+    def add_compressor(
+        width: int, ratio: int, purpose: str, record: Record | None
+    ) -> CompressorCaches:
         overlaps = ratio == SPARSE_RATIO
         channels = 2 * width if overlaps else width
         reach = 2 * ratio if overlaps else ratio
-        raw = LayerKV(
-            "window",
-            1,
-            2 * channels,
-            4,
-            reach,
-            num_planes=1,
-            dtype="float32",
-            needed_by_hits=overlaps,  # a hit ends where a group of every ratio does
-        )
-        rows = LayerKV("full", 1, width, dtype_bytes, num_planes=1, tokens_per_row=ratio)
+        raw = row_kv(2 * channels, "float32", "open groups", window_size=reach)
+        # A hit ends where a group of every ratio does.
+        raw = replace(raw, needed_by_hits=overlaps)
+        rows = row_kv(width, dtype, purpose, tokens_per_row=ratio, record=record)
         return CompressorCaches(add(raw), add(rows))
 
     layers = []
-    window = LayerKV("window", 1, config.head_dim, dtype_bytes, config.window_size, num_planes=1)
+    window = config.window_kv(dtype)
     for ratio in config.compress_ratios:
         caches = LayerCaches(add(window))
         if ratio:
-            caches = replace(caches, compressor=add_compressor(config.head_dim, ratio))
+            compressor = add_compressor(config.head_dim, ratio, "rows", config.row_record)
+            caches = replace(caches, compressor=compressor)
         if ratio == SPARSE_RATIO:
-            caches = replace(caches, indexer=add_compressor(config.indexer.head_dim, ratio))
+            width = config.indexer.head_dim
+            indexer = add_compressor(width, ratio, "index keys", config.key_record)
+            caches = replace(caches, indexer=indexer)
         layers.append(caches)
     return layer_kvs, layers
 

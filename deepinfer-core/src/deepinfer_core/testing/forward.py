@@ -19,7 +19,7 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
 from deepinfer_core.scheduling.plan import NO_TOKEN_ID
 
-GARBAGE = 1e4
+GARBAGE, GARBAGE_BYTE = 1e4, 0x55
 
 
 class HandRunner:
@@ -144,7 +144,8 @@ def _empty_cache(
     layer: LayerKV, num_blocks: int, block_size: int, dtype: torch.dtype
 ) -> LayerCache:
     dtype = dtype if layer.dtype is None else getattr(torch, layer.dtype)
+    garbage = GARBAGE if dtype.is_floating_point else GARBAGE_BYTE
     num_rows = block_size // layer.tokens_per_row
     shape = (num_blocks, num_rows, layer.num_kv_heads, layer.head_dim)
-    planes = [torch.full(shape, GARBAGE, dtype=dtype) for _ in range(layer.num_planes)]
+    planes = [torch.full(shape, garbage, dtype=dtype) for _ in range(layer.num_planes)]
     return LayerCache(k_cache=planes[0], v_cache=planes[-1])

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v4_config import V4Config
 from deepinfer_core.models.drafters.dspark_layers import BlockAttention, ContextInput, DraftHead
@@ -45,8 +44,7 @@ class Dspark(Drafter):
         dspark = config.dspark
         if dspark is None:
             raise ValueError("a checkpoint without DSpark")
-        dtype_bytes, window = getattr(torch, dtype).itemsize, config.window_size
-        rows = LayerKV("window", 1, config.head_dim, dtype_bytes, window, num_planes=1)
+        rows = config.window_kv(dtype)
         super().__init__([rows] * dspark.num_stages, num_drafts=dspark.block_size)
         self.dspark = dspark
         self.context = ContextInput(ops, config, dspark, dtype=dtype)

@@ -49,8 +49,9 @@ class BlockAttention(WindowAttention):
             q,
             context,
             seen.repeat_interleave(block_size, dim=0),
-            extra_cache=row.view(1, len(x), self.config.head_dim),
+            extra_cache=self.window.pack(row).unsqueeze(0),
             extra_rows=own.repeat_interleave(block_size, dim=0),
+            **self.window.options("extra_record"),
         )
         return self.project_back(o, positions, cos_sin)
 

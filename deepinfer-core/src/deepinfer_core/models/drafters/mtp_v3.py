@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.drafters.interface import longest_position
 from deepinfer_core.models.drafters.mtp import Mtp
@@ -75,12 +74,7 @@ class MtpV3(Mtp):
             raise ModelLoadError(
                 f"num_nextn_predict_layers = {config.num_predict_layers}: a drafter has 1 layer"
             )
-        widths = [config.latent.row_dim]
-        if config.indexer is not None:
-            widths.append(config.indexer.head_dim)
-        dtype_bytes = getattr(torch, dtype).itemsize
-        kinds = [LayerKV("full", 1, width, dtype_bytes, num_planes=1) for width in widths]
-        super().__init__(kinds, num_drafts=1)
+        super().__init__(config.latent_kvs(dtype), num_drafts=1)
         self.prefix = f"model.layers.{config.num_layers}."
         self.layer = MtpV3Layer(ops, config, first_cache, dtype=dtype)
         self.rotary = RotaryTable(config.rope)

@@ -6,11 +6,9 @@ rotation scaling and routes its experts, whatever the target's first layers do.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4 import DeepseekV4, V4Layer
 from deepinfer_core.models.deepseek_v4_config import LayerCaches, V4Config, drafter_layers
 from deepinfer_core.models.drafters.interface import longest_position
@@ -54,10 +52,7 @@ class MtpV4(Mtp):
             raise ModelLoadError(
                 f"num_nextn_predict_layers = {config.num_predict_layers}: a drafter has 1 layer"
             )
-        dtype_bytes = getattr(torch, dtype).itemsize
-        window = config.window_size
-        rows = LayerKV("window", 1, config.head_dim, dtype_bytes, window, num_planes=1)
-        super().__init__([rows], num_drafts=1)
+        super().__init__([config.window_kv(dtype)], num_drafts=1)
         self.layer = MtpV4Layer(ops, config, first_cache, dtype=dtype)
         self.rotary = RotaryTable(config.rope)
 

@@ -15,6 +15,7 @@ from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.models.layers.tail_rope import TailRope
+from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.rows import closed_groups, raw_rows
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
@@ -26,6 +27,7 @@ class Compressor(nn.Module):
     Args:
         width: of a row.
         ratio: tokens per row.
+        record: what the rows are, if not plain.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Compressor(nn.Module):
         caches: CompressorCaches,
         *,
         dtype: str,
+        record: Record | None = None,
     ) -> None:
         super().__init__()
         self.ratio = ratio
@@ -62,7 +65,9 @@ class Compressor(nn.Module):
             row_width=channels,
         )
         self.raw = RowCache(ops, caches.raw, 2 * channels, dtype="float32", role="compressor.raw")
-        self.rows = RowCache(ops, caches.rows, width, dtype=dtype, role="compressor.rows")
+        self.rows = RowCache(
+            ops, caches.rows, width, dtype=dtype, role="compressor.rows", record=record
+        )
 
     def forward(self, x: Tensor, cos_sin: Tensor, attention: AttentionBatch) -> None:
         """Take in the tokens [T, C] of this step; afterwards the rows they complete are cached."""

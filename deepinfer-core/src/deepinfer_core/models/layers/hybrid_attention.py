@@ -6,6 +6,8 @@ output is rotated back by the query's position.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from deepinfer_core.models.deepseek_v4_config import LayerCaches, V4Config
@@ -74,12 +76,15 @@ class WindowAttention(nn.Module):
             self.head_norm = ops.bind(
                 "norm.rms", dtype=dtype, role="attn.head_norm", hidden_size=head_dim
             )
-        self.window = RowCache(ops, window, head_dim, dtype=dtype, role="attn.store")
+        self.window = RowCache(
+            ops, window, head_dim, dtype=dtype, role="attn.store", record=config.window_record
+        )
         self.attend = ops.bind(
             "attn.sparse_mla",
             dtype=dtype,
             role="attn.core",
-            features=("strided_cache", "sinks"),
+            features=(*self.window.features, "sinks"),
+            scheme=config.attention_scheme,
             num_q_heads=num_heads,
             head_dim=head_dim,
             value_dim=head_dim,
@@ -116,7 +121,7 @@ class WindowAttention(nn.Module):
         row = self.rope(self.kv_norm(row.contiguous()).unsqueeze(1), positions, cos_sin)
         return q, row, q_latent
 
-    def attend_to(self, q: Tensor, cache: Tensor, rows: Tensor, **extra: Tensor) -> Tensor:
+    def attend_to(self, q: Tensor, cache: Tensor, rows: Tensor, **extra: Any) -> Tensor:
         """Queries to rows of one cache and, in `extra`, of a second one, see `attn.sparse_mla`."""
         config = self.config
         o: Tensor = self.attend(
@@ -126,6 +131,7 @@ class WindowAttention(nn.Module):
             config.attention_scale,
             config.head_dim,
             sinks=self.attn_sink,
+            **self.window.options(),
             **extra,
         )
         return o
@@ -143,7 +149,7 @@ class WindowAttention(nn.Module):
         positions: Tensor,
         cos_sin: Tensor,
         attention: AttentionBatch,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """A second cache that this step's queries attend to, and its rows; here there is none."""
         return {}
 
@@ -158,8 +164,9 @@ class HybridAttention(WindowAttention):
         ratio = config.compress_ratios[layer]
         self.compressor = self.indexer = None
         if caches.compressor is not None:
+            width, record = config.head_dim, config.row_record
             self.compressor = Compressor(
-                ops, config, config.head_dim, ratio, caches.compressor, dtype=dtype
+                ops, config, width, ratio, caches.compressor, dtype=dtype, record=record
             )
         if caches.indexer is not None:
             self.indexer = RowIndexer(ops, config, ratio, caches.indexer, dtype=dtype)
@@ -171,7 +178,7 @@ class HybridAttention(WindowAttention):
         positions: Tensor,
         cos_sin: Tensor,
         attention: AttentionBatch,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         if self.compressor is None:
             return {}
         self.compressor(x, cos_sin, attention)
@@ -180,4 +187,5 @@ class HybridAttention(WindowAttention):
             rows = compressed_rows(meta, self.compressor.ratio)
         else:
             rows = self.indexer(x, q_latent, positions, cos_sin, attention)
-        return {"extra_cache": cache, "extra_rows": rows}
+        records = self.compressor.rows.options("extra_record")
+        return {"extra_cache": cache, "extra_rows": rows, **records}

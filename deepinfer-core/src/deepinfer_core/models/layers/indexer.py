@@ -1,7 +1,8 @@
 """The lightning indexer: a light attention that picks the tokens which the real one sees.
 
 DeepSeek-AI 2025, DeepSeek-V3.2, section 2.1. Keys have a cache of their own; scores never leave
-the op. The released code also turns queries and keys by a Hadamard matrix, which changes no score.
+the op. Queries and keys are turned by a Hadamard matrix where keys are records; where they are
+plain it would change no score.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Indexer(nn.Module):
             raise ValueError("an indexer reads the latent of the queries")
         size, num_heads, head_dim = config.hidden_size, indexer.num_heads, indexer.head_dim
         self.indexer = indexer
-        self.keys = RowCache(ops, cache, head_dim, dtype=dtype, role="index.store")
+        self.keys = RowCache(
+            ops, cache, head_dim, dtype=dtype, role="index.store", record=config.key_record
+        )
         self.wq_b = Linear(ops, latent.q_rank, num_heads * head_dim, dtype=dtype, role="index.q")
         self.wk = Linear(ops, size, head_dim, dtype=dtype, role="index.k")
         self.k_norm = LayerNorm(ops, head_dim, KEY_NORM_EPS, dtype=dtype, role="index.k_norm")
@@ -58,7 +61,8 @@ class Indexer(nn.Module):
             "index.select",
             dtype=dtype,
             role="index.select",
-            features=("strided_cache",),
+            features=self.keys.features,
+            scheme=self.keys.scheme,
             num_q_heads=num_heads,
             head_dim=head_dim,
             top_k=indexer.top_k,
@@ -84,5 +88,7 @@ class Indexer(nn.Module):
         self.keys.store(k, attention)
         meta, keys = self.keys.of(attention)
         weights = self.weights_proj(x.float()) * self.weight_scale
-        slots: Tensor = self.select(q, weights, keys, meta, indexer.top_k)
+        slots: Tensor = self.select(
+            self.keys.round(q), weights, keys, meta, indexer.top_k, **self.keys.options()
+        )
         return slots

@@ -110,6 +110,14 @@ class LatentAttention(nn.Module):
         if config.indexer is not None:
             keys = config.num_layers + layer
             self.indexer = Indexer(ops, config, latent, config.indexer, keys, dtype=dtype)
+        self.cache = RowCache(
+            ops,
+            layer,
+            latent.row_dim,
+            dtype=dtype,
+            role="attn.store",
+            record=config.row_record,
+        )
         self._bind_cache_ops(ops, dtype)
 
     def _bind_cache_ops(self, ops: OpTable, dtype: str) -> None:
@@ -122,7 +130,6 @@ class LatentAttention(nn.Module):
             head_dim=latent.rope_head_dim,
             rotary_dim=latent.rope_head_dim,
         )
-        self.cache = RowCache(ops, self.layer, latent.row_dim, dtype=dtype, role="attn.store")
         if self.indexer is None:
             self.attend = ops.bind(
                 "attn.mla",
@@ -138,7 +145,8 @@ class LatentAttention(nn.Module):
                 "attn.sparse_mla",
                 dtype=dtype,
                 role="attn.core",
-                features=("strided_cache",),
+                features=self.cache.features,
+                scheme=self.cache.scheme,
                 head_dim=latent.row_dim,
                 num_q_heads=self.num_heads,
                 value_dim=latent.kv_rank,
@@ -171,6 +179,7 @@ class LatentAttention(nn.Module):
         else:
             slots = self.indexer(x, q_latent, positions, cos_sin, attention)
             q = torch.cat((absorbed, q_rope), dim=2)
-            o = self.attend(q, cached, slots, self.scale, latent.kv_rank)
+            options = self.cache.options()
+            o = self.attend(q, cached, slots, self.scale, latent.kv_rank, **options)
         y: Tensor = self.o_proj(self.kv_b_proj.to_value(o).reshape(num_tokens, -1))
         return y

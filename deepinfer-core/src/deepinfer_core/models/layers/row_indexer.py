@@ -21,7 +21,15 @@ class RowIndexer(nn.Module):
         super().__init__()
         indexer, size = config.indexer, config.hidden_size
         self.indexer, self.ratio = indexer, ratio
-        self.compressor = Compressor(ops, config, indexer.head_dim, ratio, caches, dtype=dtype)
+        self.compressor = Compressor(
+            ops,
+            config,
+            indexer.head_dim,
+            ratio,
+            caches,
+            dtype=dtype,
+            record=config.key_record,
+        )
         width = indexer.num_heads * indexer.head_dim
         self.wq_b = Linear(ops, config.q_rank, width, dtype=dtype, role="index.q")
         self.weights_proj = Linear(
@@ -35,7 +43,8 @@ class RowIndexer(nn.Module):
             "index.select",
             dtype=dtype,
             role="index.select",
-            features=("strided_cache",),
+            features=self.compressor.rows.features,
+            scheme=self.compressor.rows.scheme,
             num_q_heads=indexer.num_heads,
             head_dim=indexer.head_dim,
             top_k=indexer.top_k,
@@ -51,9 +60,12 @@ class RowIndexer(nn.Module):
     ) -> Tensor:
         """[T, C] and the normalised latent of the queries -> slots [T, top_k] int32."""
         self.compressor(x, cos_sin, attention)
-        meta, keys = self.compressor.rows.of(attention)
+        held = self.compressor.rows
+        meta, keys = held.of(attention)
         q = self.wq_b(q_latent).view(len(x), self.indexer.num_heads, -1)
-        q = self.rope(q, positions, cos_sin)
+        q = held.round(self.rope(q, positions, cos_sin))
         weights = self.weights_proj(x.float()) * self.weight_scale
-        slots: Tensor = self.select(q, weights, keys, meta, self.indexer.top_k, self.ratio)
+        slots: Tensor = self.select(
+            q, weights, keys, meta, self.indexer.top_k, self.ratio, **held.options()
+        )
         return slots
