@@ -168,22 +168,9 @@ def make_layout(
             kv if kv.window_size is None else replace(kv, needed_by_hits=False) for kv in layer_kvs
         ]
     members: dict[Lifetime, list[int]] = {}
-    for index, layer_kv in enumerate(layer_kvs):
-        window_size = layer_kv.window_size
-        if (layer_kv.kind == "window") != (window_size is not None and window_size >= 1):
-            raise ConfigError(
-                "a window layer needs a window size of at least 1, and only a window layer has one",
-                field=f"layers.{index}",
-                value=layer_kv,
-            )
-        if layer_kv.kind != "window" and not layer_kv.needed_by_hits:
-            raise ConfigError(
-                "only hits without the rows of a window can go on",
-                field=f"layers.{index}.needed_by_hits",
-                value=layer_kv,
-            )
-        members.setdefault(layer_kv.lifetime, []).append(index)
-
+    for cache, layer_kv in enumerate(layer_kvs):
+        _check(layer_kv, f"layers.{cache}")
+        members.setdefault(layer_kv.lifetime, []).append(cache)
     for owned in members.values():
         # Rows of large numbers first, so that each plane begins at a multiple of its own size.
         owned.sort(key=lambda cache: (-layer_kvs[cache].dtype_bytes, cache))
@@ -208,6 +195,23 @@ def make_layout(
     )
     granularity = lcm(*(group.block_size for group in groups if group.needed_by_hits))
     return KVLayout(groups, page_bytes, granularity, num_replay_tokens)
+
+
+def _check(layer_kv: LayerKV, field: str) -> None:
+    """Whether the kind of a cache agrees with its window."""
+    window_size = layer_kv.window_size
+    if (layer_kv.kind == "window") != (window_size is not None and window_size >= 1):
+        raise ConfigError(
+            "a window layer needs a window size of at least 1, and only a window layer has one",
+            field=field,
+            value=layer_kv,
+        )
+    if layer_kv.kind != "window" and not layer_kv.needed_by_hits:
+        raise ConfigError(
+            "only hits without the rows of a window can go on",
+            field=f"{field}.needed_by_hits",
+            value=layer_kv,
+        )
 
 
 def _longest_replayed_window(layer_kvs: Sequence[LayerKV]) -> int:
