@@ -179,7 +179,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     checkpoint, ops = open_checkpoint(directory), reference_table()
     target = build_model(checkpoint.info, ops, dtype="float32")
     first_cache = len(target.layer_kv())
-    drafter = build_drafter(checkpoint.info.config, ops, dtype="float32", first_cache=first_cache)
+    drafter = build_drafter(target.config, ops, dtype="float32", first_cache=first_cache)
     for module in (target, drafter):
         load_weights(module, checkpoint, device="cpu")
     weights = {n: w.double() for n, w in load_file(directory / "model.safetensors").items()}

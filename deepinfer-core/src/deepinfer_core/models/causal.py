@@ -6,9 +6,10 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.layers.packed import Stored
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
@@ -24,7 +25,7 @@ class SizedConfig(Protocol):
     def hidden_size(self) -> int: ...
 
 
-class CausalModel(nn.Module):
+class CausalModel(Stored):
     """A causal language model. Construct on the meta device, then load weights.
 
     Implements `models.interface.Model`.
@@ -86,8 +87,3 @@ class CausalModel(nn.Module):
         """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
         logits: Tensor = self.head_gemm(hidden_states, self.head_weight[start:stop])
         return logits.float()
-
-    def is_redundant(self, name: str) -> bool:
-        """Whether a checkpoint tensor repeats what the model has or computes itself, or is of no
-        part of it."""
-        return False

@@ -16,7 +16,7 @@ from deepinfer_core.kv.format import PLAIN, KVFormat
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import ReadsVocabulary, Vocabulary
 from deepinfer_core.models.layers.linear import Linear
-from deepinfer_core.models.layers.packed import checkpoint_views
+from deepinfer_core.models.layers.packed import Stored, checkpoint_views
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.weights.checkpoint import Checkpoint
@@ -61,7 +61,7 @@ def build_model(
 
 
 def load_weights(
-    model: CausalModel,
+    model: Stored,
     checkpoint: Checkpoint,
     *,
     device: torch.device | str,
@@ -73,6 +73,7 @@ def load_weights(
     Blocks until everything is read. Nothing is allocated when names or shapes do not fit.
 
     Args:
+        model: or a drafter beside one, which has tensors of its own.
         vocabulary: for models that compute with the text of tokens; without it they cannot run.
 
     Raises:

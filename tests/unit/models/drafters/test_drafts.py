@@ -27,12 +27,12 @@ class Loaded:
     def __init__(self, directory: Path, name: str, dtype: str) -> None:
         family, fields = TINY_DRAFTERS[name]
         checkpoint = open_checkpoint(write_tiny_checkpoint(directory, family, **fields))
-        ops, config = reference_table(batch_invariant=True), checkpoint.info.config
+        ops = reference_table(batch_invariant=True)
         self.name = name
         self._expected: dict[int, Drafts] = {}
         self.target = build_model(checkpoint.info, ops, dtype=dtype)
         first_cache = len(self.target.layer_kv())
-        self.drafter = build_drafter(config, ops, dtype=dtype, first_cache=first_cache)
+        self.drafter = build_drafter(self.target.config, ops, dtype=dtype, first_cache=first_cache)
         for module in (self.target, self.drafter):
             load_weights(module, checkpoint, device="cpu")
         if isinstance(self.target, ReadsVocabulary):

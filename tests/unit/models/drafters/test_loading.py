@@ -42,7 +42,7 @@ def build(directory: Path) -> tuple[CausalModel, Drafter]:
     checkpoint, ops = open_checkpoint(directory), reference_table(overrides=PLAIN)
     target = build_model(checkpoint.info, ops, dtype="float32")
     first_cache = len(target.layer_kv())
-    drafter = build_drafter(checkpoint.info.config, ops, dtype="float32", first_cache=first_cache)
+    drafter = build_drafter(target.config, ops, dtype="float32", first_cache=first_cache)
     return target, drafter
 
 

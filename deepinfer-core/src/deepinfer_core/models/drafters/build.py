@@ -21,7 +21,7 @@ def build_drafter(
     """Construct the drafter of a checkpoint on the meta device; `load_weights` fills it.
 
     Args:
-        config: of the target.
+        config: of the target as it was built: its caches' formats are the drafter's too.
         ops: the target's, not frozen yet.
         dtype: the target's.
         first_cache: how many caches the target has; the drafter's follow in the same batches.

@@ -27,7 +27,7 @@ class BlockAttention(WindowAttention):
         self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
     ) -> None:
         """Write the rows of committed tokens, whose features are x [T, C]."""
-        _, row, _ = self.project(x, positions, cos_sin)
+        _, row = self.project_down(x, positions, cos_sin)
         self.window.store(row, attention)
 
     def forward(
@@ -40,7 +40,8 @@ class BlockAttention(WindowAttention):
             attention: of N single tokens, each the last before its block. All rows of a block see
                 the window that ends there.
         """
-        q, row, _ = self.project(x, positions, cos_sin)
+        q_latent, row = self.project_down(x, positions, cos_sin)
+        q = self.queries(q_latent, positions, cos_sin)
         meta, context = self.window.of(attention)
         seen = window_rows(meta, self.config.window_size)
         block_size = len(x) // len(seen)

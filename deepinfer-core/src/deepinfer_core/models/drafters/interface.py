@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.layers.packed import Stored
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
 
 Draw = Callable[[Tensor, int], Tensor]
@@ -55,7 +56,7 @@ def most_likely(logits: Tensor, index: int) -> Tensor:
     return logits.argmax(dim=1).int()
 
 
-class Drafter(nn.Module):
+class Drafter(Stored):
     """Constructed on the meta device beside its target; its caches follow the target's.
 
     A step of the target gives features of T tokens. `observe` takes them in and writes the
@@ -76,10 +77,6 @@ class Drafter(nn.Module):
     @abstractmethod
     def stored_name(self, name: str) -> str:
         """The released name of a parameter."""
-
-    @abstractmethod
-    def is_redundant(self, name: str) -> bool:
-        """Whether a checkpoint tensor belongs to the target, or repeats what it has."""
 
     @abstractmethod
     def observe(

@@ -27,6 +27,15 @@ class Packed(Protocol):
         ...
 
 
+class Stored(nn.Module):
+    """What a checkpoint fills: a model, or a drafter beside one."""
+
+    def is_redundant(self, name: str) -> bool:
+        """Whether a checkpoint tensor repeats what the module has or computes itself, or is of no
+        part of it."""
+        return False
+
+
 def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that the model wants from a checkpoint: name -> where it goes.
 
