@@ -80,6 +80,17 @@ def test_a_first_chunk_may_end_before_the_hit(bench: Any) -> None:
     assert bench.kv.pool.num_free_blocks == 39
 
 
+def test_a_first_chunk_needs_its_window_block_though_the_hit_is_longer(bench: Any) -> None:
+    bench.admit(bench.request(range(20)))
+    second = bench.request(range(20))
+    bench.take_hit(second)
+    while bench.kv.pool.num_free_blocks:
+        bench.kv.pool.allocate()
+    before = bench.snapshot()
+    assert bench.kv.allocate(second, 12) is None
+    assert bench.snapshot() == before
+
+
 @pytest.mark.parametrize(("num_tokens", "hit"), [(5, 0), (8, 0), (9, 8), (13, 12)])
 def test_a_hit_that_would_be_computed_again_whole_is_none(
     bench: Any, num_tokens: int, hit: int

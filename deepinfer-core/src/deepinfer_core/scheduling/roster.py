@@ -287,7 +287,7 @@ def _check_entry(entry: Entry) -> None:
             f"request {entry.request_id} has {request.num_tokens} tokens, "
             f"the scheduler counts {entry.num_tokens}"
         )
-    if entry.place is not Place.RUNNING and request.num_computed_tokens:
+    if entry.place is not Place.RUNNING and (request.num_computed_tokens or request.num_hit_tokens):
         raise IntegrityError(
             f"request {entry.request_id} is {entry.place.name} with "
             f"{request.num_computed_tokens} computed tokens"
