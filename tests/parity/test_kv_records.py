@@ -1,0 +1,117 @@
+"""Caches of records: the model computes with rounded rows, and every feature changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from deepinfer_core.config import EngineConfig
+from deepinfer_core.errors import ConfigError
+from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.layers.row_cache import RowCache
+from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.ops.records import Record
+from deepinfer_core.ops.reference.records import decode, encode
+from deepinfer_core.ops.table import reference_table
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.testing.forward import HandRunner
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
+from deepinfer_core.verify.report import verify_model
+from deepinfer_core.weights.checkpoint import open_checkpoint
+
+FORMATS = [
+    ("deepseek_v32", "656+132"),
+    ("deepseek_v32", "auto+132"),
+    ("deepseek_v4", "584+132"),
+    ("deepseek_v4", "584+68"),
+]
+IDS = torch.randint(3, 275, (270,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("records")
+    return {
+        family: write_tiny_checkpoint(root / family, family)
+        for family in ("deepseek_v32", "deepseek_v4")
+    }
+
+
+def load(directory: Path, kv_format: str, dtype: str = "float32") -> DecoderModel:
+    checkpoint = open_checkpoint(directory)
+    ops = reference_table(batch_invariant=True)
+    model = build_model(checkpoint.info, ops, dtype=dtype, kv_format=kv_format)
+    load_weights(model, checkpoint, device="cpu")
+    return model
+
+
+def row_caches(model: DecoderModel) -> list[RowCache]:
+    """In the order of their layers."""
+    found = [value for module in model.modules() for value in vars(module).values()]
+    return [value for value in found if isinstance(value, RowCache)]
+
+
+def round_rows(cache: RowCache, record: Record) -> None:
+    """Let a cache of plain rows hold what a record would stand for."""
+
+    def rounded(rows: torch.Tensor) -> torch.Tensor:
+        return decode(encode(rows.reshape(-1, record.width), record), record)
+
+    cache.pack = rounded  # type: ignore[method-assign]
+    cache.round = lambda x: rounded(x).view(x.shape)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("family", "kv_format"), FORMATS)
+def test_the_model_computes_with_rounded_rows(
+    directories: dict[str, Path], family: str, kv_format: str
+) -> None:
+    model, plain = load(directories[family], kv_format), load(directories[family], "auto")
+    expected = {name for name in kv_format.split("+") if name != "auto"}
+    held = {kv.record.name for kv in model.layer_kv() if kv.record is not None}
+    assert held == expected
+    before = HandRunner(plain, num_blocks=64).feed({0: IDS})[0]
+    for with_records, without in zip(row_caches(model), row_caches(plain), strict=True):
+        if with_records.record is not None:
+            round_rows(without, with_records.record)
+    logits = HandRunner(model, num_blocks=64).feed({0: IDS})[0]
+    assert torch.equal(logits, HandRunner(plain, num_blocks=64).feed({0: IDS})[0])
+    assert not torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "kv_format"), FORMATS)
+def test_chunks_and_batches_give_the_same_bits(
+    directories: dict[str, Path], family: str, kv_format: str, dtype: str
+) -> None:
+    model = load(directories[family], kv_format, dtype)
+    ids = IDS[:140]
+    alone = HandRunner(model, num_blocks=32).feed({0: ids})[0]
+    chunked = HandRunner(model, num_blocks=96)
+    parts = []
+    for first, last in ((0, 5), (5, 21), (21, 22), (22, 130), (130, 140)):
+        step = chunked.feed({1: IDS[first + 9 : last + 10], 0: ids[first:last]})
+        parts.append(step[0])
+    assert torch.equal(torch.cat(parts), alone)
+
+
+@pytest.mark.parametrize(("family", "kv_format"), [FORMATS[0], FORMATS[3]])
+def test_random_combinations_equal_the_plain_run_bit_by_bit(
+    directories: dict[str, Path], family: str, kv_format: str
+) -> None:
+    config = EngineConfig.from_flat(
+        str(directories[family]), dtype="float32", batch_invariant=True, kv_format=kv_format
+    )
+    host = PluginHost(load_entry_points=False)
+    report = verify_model(config, host=host, max_tokens=8, num_points=3, seed=5)
+    assert report.passed, "\n".join(map(report.reproduction, report.results))
+    assert sum(result.num_hit_tokens for result in report.results) > 0
+
+
+def test_what_a_model_cannot_hold_is_said(directories: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(directories["deepseek_v4"], "656+132")
+    message = str(caught.value)
+    assert "cache.kv_format" in message
+    assert "'656+132'" in message
+    assert "auto, 584+132, 584+68" in message
