@@ -24,6 +24,7 @@ from deepinfer_core.models.layers.engram import NgramWindows
 from deepinfer_core.models.layers.hyper_connection import stream_mean
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
+from deepinfer_core.models.layers.tail import take_tail
 from deepinfer_core.models.layers.v41_layer import V41Layer
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.vision.model import SeeingModel
@@ -124,14 +125,21 @@ class DeepseekV41(SeeingModel):
         classes = None if self.ngrams is None else self.ngrams(batch)
         is_image = None if batch.images is None else batch.images.is_image
         taps = []
+        num_tokens, cut = len(streams), self.config.last_source
+        tail = take_tail(batch, self.config.window_size) if self.config.decoder_replay else None
         for index, layer in enumerate(cast(Iterable[V41Layer], self.layers)):
             if layer.engram is not None:
                 streams = layer.engram(streams, classes, is_image)
             if index in tapped:
                 taps.append(stream_mean(streams))
             cos_sin = scaled if layer.reads_rows else plain
-            streams, pre = layer(streams, pre, batch, cos_sin)
+            streams, pre = layer(streams, pre, batch, cos_sin, tail if index == cut else None)
+            if tail is not None and index == cut:
+                batch = tail.later
         hidden_states: Tensor = self.norm(self.collapse(streams, pre))
+        if tail is not None:
+            hidden_states = tail.spread(hidden_states, num_tokens)
+            taps = [tap if len(tap) == num_tokens else tail.spread(tap, num_tokens) for tap in taps]
         return hidden_states, taps
 
     def embed_ids(self, token_ids: Tensor) -> Tensor:

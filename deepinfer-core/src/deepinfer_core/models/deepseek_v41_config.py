@@ -64,17 +64,18 @@ class V41Config(V4Config):
     candidates: CandidateConfig | None
     engram: EngramConfig | None
     image_token_id: int | None
+    decoder_replay: bool = False
+    """Behind the last source, only the last tokens of a chunk are computed: approximate."""
     vision: VisionConfig | None
 
     def kv_source(self, layer: int) -> int | None:
         """Whose rows a layer reads; None: no rows."""
         return _last(self.kv_sources, layer) if self.compress_ratios[layer] else None
 
-    def index_source(self, layer: int) -> int:
-        """Whose choice a layer takes that reads rows."""
-        source = _last(self.index_sources, layer)
-        assert source is not None
-        return source
+    @property
+    def last_source(self) -> int:
+        """The layer behind which no rows are written any more; -1: none writes any."""
+        return self.kv_sources[-1] if self.kv_sources else -1
 
     @property
     def history_len(self) -> int:

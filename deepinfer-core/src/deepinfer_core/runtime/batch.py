@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -29,6 +29,8 @@ class AttentionBatch:
     """Cache index -> index into `groups`."""
     caches: Sequence[LayerCache]
     """By the index that the model gave them in `layer_kv`."""
+    handed_on: dict[str, Tensor] = field(default_factory=dict)
+    """What a layer found in this step for later layers, under names that they agree on."""
 
     def of_cache(self, index: int) -> tuple[AttentionMeta, LayerCache]:
         return self.groups[self.cache_groups[index]], self.caches[index]

@@ -98,28 +98,48 @@ class WindowAttention(nn.Module):
         Args:
             cos_sin: of the layer's own frequencies.
         """
-        q, row, q_latent = self.project(x, positions, cos_sin)
+        q_latent = self.write(x, positions, cos_sin, attention)
+        return self.read(x, q_latent, positions, cos_sin, attention)
+
+    def write(
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
+    ) -> Tensor:
+        """Cache the rows of the tokens [T, C]; gives what `read` makes queries of [T, q_rank]."""
+        q_latent, row = self.project_down(x, positions, cos_sin)
         self.window.store(row, attention)
+        return q_latent
+
+    def read(
+        self,
+        x: Tensor,
+        q_latent: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        attention: AttentionBatch,
+    ) -> Tensor:
+        """What the tokens [T, C] see in the caches: [T, C]."""
+        q = self.queries(q_latent, positions, cos_sin)
         meta, window = self.window.of(attention)
         rows = window_rows(meta, self.config.window_size)
         extra = self._further_rows(x, q_latent, positions, cos_sin, attention)
         o = self.attend_to(q, window, rows, **extra)
         return self.project_back(o, positions, cos_sin)
 
-    def project(
-        self, x: Tensor, positions: Tensor, cos_sin: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """[T, C] -> queries [T, H, head_dim] and rows [T, 1, head_dim], both rotated, and the
-        latent that the queries came from [T, q_rank]."""
-        config, num_tokens = self.config, x.shape[0]
+    def project_down(self, x: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, C] -> the normalised latents of the queries [T, q_rank], and the rotated rows
+        [T, 1, head_dim]."""
+        config = self.config
         q_latent, row = self.down(x).split_with_sizes((config.q_rank, config.head_dim), dim=1)
-        q_latent = self.q_norm(q_latent.contiguous())
+        row = self.rope(self.kv_norm(row.contiguous()).unsqueeze(1), positions, cos_sin)
+        return self.q_norm(q_latent.contiguous()), row
+
+    def queries(self, q_latent: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        """[T, q_rank] -> [T, H, head_dim], rotated."""
+        config = self.config
         heads = self.wq_b(q_latent).view(-1, config.head_dim)
         if self.head_norm is not None:
             heads, _ = self.head_norm(heads, None, config.norm_eps)
-        q = self.rope(heads.view(num_tokens, -1, config.head_dim), positions, cos_sin)
-        row = self.rope(self.kv_norm(row.contiguous()).unsqueeze(1), positions, cos_sin)
-        return q, row, q_latent
+        return self.rope(heads.view(len(q_latent), -1, config.head_dim), positions, cos_sin)
 
     def attend_to(self, q: Tensor, cache: Tensor, rows: Tensor, **extra: Any) -> Tensor:
         """Queries to rows of one cache and, in `extra`, of a second one, see `attn.sparse_mla`."""

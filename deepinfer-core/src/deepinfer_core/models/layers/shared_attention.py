@@ -6,6 +6,8 @@ layers take the rows and the choice of the last source before them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from deepinfer_core.models.deepseek_v41_config import SharedCaches, V41Config
@@ -15,6 +17,9 @@ from deepinfer_core.models.layers.shared_indexer import SharedIndexer
 from deepinfer_core.models.layers.source_compressor import SourceCompressor
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
+
+CHOSEN_ROWS = "chosen_rows"
+"""Of the last layer that has picked some."""
 
 
 class SharedAttention(WindowAttention):
@@ -30,11 +35,22 @@ class SharedAttention(WindowAttention):
             return
         ratio = config.compress_ratios[layer]
         self.rows = RowCache(ops, source.rows, config.head_dim, dtype=dtype, role="rows.store")
-        self.index_source = config.index_source(layer)
         if config.kv_source(layer) == layer:
             self.compressor = SourceCompressor(ops, config, ratio, source.raw, dtype=dtype)
         if layer in config.index_sources:
             self.indexer = SharedIndexer(ops, config, layer, source.keys, dtype=dtype)
+
+    def write(
+        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
+    ) -> Tensor:
+        """As of `WindowAttention`; a source caches the rows and keys that the tokens complete."""
+        if self.rows is not None and self.compressor is not None and self.indexer is not None:
+            meta, _ = self.rows.of(attention)
+            latents, closed = self.compressor(x, meta, attention)
+            rows = self.rope(latents.unsqueeze(1), closed.positions, cos_sin)
+            self.rows.store_at(rows, closed.slots, attention)
+            self.indexer.store_keys(latents, closed, cos_sin, attention)
+        return super().write(x, positions, cos_sin, attention)
 
     def _further_rows(
         self,
@@ -43,19 +59,11 @@ class SharedAttention(WindowAttention):
         positions: Tensor,
         cos_sin: Tensor,
         attention: AttentionBatch,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         if self.rows is None:
             return {}
-        meta, cache = self.rows.of(attention)
-        if self.compressor is not None:
-            latents, closed = self.compressor(x, meta, attention)
-            if len(latents):
-                rows = self.rope(latents.unsqueeze(1), closed.positions, cos_sin)
-                self.rows.store_at(rows, closed.slots, attention)
-                assert self.indexer is not None  # the configuration was checked
-                self.indexer.store_keys(latents, closed, cos_sin, attention)
         if self.indexer is not None:
             chosen = self.indexer(x, q_latent, positions, cos_sin, attention)
-            meta.plans[f"chosen_rows/{self.index_source}"] = chosen
-        # What a layer before has chosen in this step.
-        return {"extra_cache": cache, "extra_rows": meta.plans[f"chosen_rows/{self.index_source}"]}
+            attention.handed_on[CHOSEN_ROWS] = chosen
+        _, cache = self.rows.of(attention)
+        return {"extra_cache": cache, "extra_rows": attention.handed_on[CHOSEN_ROWS]}

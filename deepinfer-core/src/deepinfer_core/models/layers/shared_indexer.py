@@ -13,6 +13,8 @@ from deepinfer_core.ops.rows import ClosedGroups
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
+CANDIDATE_BLOCKS = "candidate_blocks"
+
 
 class SharedIndexer(nn.Module):
     """Picks `top_k` rows for each query (DeepSeek-V4.1, section 2.2).
@@ -85,11 +87,11 @@ class SharedIndexer(nn.Module):
         options = {"rows_per_block": candidates.rows_per_block}
         if self.role == "keeps":
             options["num_blocks"] = candidates.num_blocks
-            chosen, meta.plans["candidate_blocks"] = self.select(
+            chosen, attention.handed_on[CANDIDATE_BLOCKS] = self.select(
                 q, weights, keys, meta, top_k, ratio, **options
             )
             return chosen
-        blocks = meta.plans["candidate_blocks"]  # of this step, from a layer before
+        blocks = attention.handed_on[CANDIDATE_BLOCKS]
         chosen = self.select(q, weights, keys, meta, top_k, ratio, blocks=blocks, **options)
         return chosen
 

@@ -11,6 +11,7 @@ from deepinfer_core.models.layers.hyper_connection import DelayedHyperConnection
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.shared_attention import SharedAttention
+from deepinfer_core.models.layers.tail import Tail
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
@@ -42,11 +43,29 @@ class V41Layer(nn.Module):
         return SharedAttention(ops, config, layer, caches, dtype=dtype)
 
     def forward(
-        self, streams: Tensor, pre: Tensor, batch: ForwardBatch, cos_sin: Tensor
+        self,
+        streams: Tensor,
+        pre: Tensor,
+        batch: ForwardBatch,
+        cos_sin: Tensor,
+        tail: Tail | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Streams [T, n, D], and with which weights [T, n] the next sublayer reads them."""
+        """Streams [T, n, D], and with which weights [T, n] the next sublayer reads them.
+
+        Args:
+            tail: all tokens write to the caches, but only those of the tail go on.
+        """
         u, post, mix, attn_pre = self.hc_attn.read_with(streams, pre)
-        y = self.attn(self.attn_norm(u), batch.positions, cos_sin, batch.attention)
+        x = self.attn_norm(u)
+        if tail is None:
+            y = self.attn(x, batch.positions, cos_sin, batch.attention)
+        else:
+            q_latent = self.attn.write(x, batch.positions, cos_sin, batch.attention)
+            x, q_latent, streams, post, mix, attn_pre = (
+                tail.of(rows) for rows in (x, q_latent, streams, post, mix, attn_pre)
+            )
+            batch = tail.first
+            y = self.attn.read(x, q_latent, batch.positions, cos_sin, batch.attention)
         streams = self.hc_attn.write(y, streams, post, mix)
         u, post, mix, ffn_pre = self.hc_ffn.read_with(streams, attn_pre)
         is_image = None if batch.images is None else batch.images.is_image
