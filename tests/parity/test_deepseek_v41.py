@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.engram_hash import bucket_sizes, multipliers, token_classes
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
+from deepinfer_core.runtime.batch import ForwardBatch, ImageRows
 from deepinfer_core.testing.dense_v41 import DenseV41
 from deepinfer_core.testing.forward import HandRunner
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
@@ -140,3 +142,41 @@ def test_the_memory_sees_only_what_tokens_look_like(tmp_path: Path) -> None:
     assert torch.equal(logits[0], logits[1])
     other = runner.feed({2: [10, tokenizer.token_to_id("b"), 20, 30]})[2]
     assert not torch.allclose(other[1:], logits[0][1:], atol=1e-2)
+
+
+IMAGE = 319
+SPANS = ((0, 2), (9, 10), (12, 17), (40, 53))
+"""At the start, a single token within n-grams, across pairs, longer than the window."""
+
+
+@pytest.mark.parametrize("size", [2, 3, 60])
+def test_images_in_the_prompt(tmp_path: Path, size: int) -> None:
+    """Rows in place of embeddings, the router's other bias, a memory that looks away."""
+    directory = write_tiny_checkpoint(tmp_path, "deepseek_v41")
+    ours, dense = load_ours(directory), load_dense(directory)
+    generator = torch.Generator().manual_seed(3)
+    images = {
+        position: torch.randn(ours.config.hidden_size, generator=generator)
+        for start, end in SPANS
+        for position in range(start, end)
+    }
+    ids = [IMAGE if at in images else token for at, token in enumerate(tokens(60, seed=3))]
+    runner, chunks = HandRunner(ours), []
+    for at in range(0, len(ids), size):
+        batch = with_images(runner.next_batch({0: ids[at : at + size]}), images)
+        chunks.append(ours.compute_logits(ours.forward(batch)))
+    expected, count = dense.logits(ids, images), dense.num_clear
+    assert count > 50
+    bound = TOLERANCE * expected.abs().max().item()
+    torch.testing.assert_close(torch.cat(chunks)[:count], expected[:count], atol=bound, rtol=0)
+
+
+def with_images(batch: ForwardBatch, images: dict[int, Tensor]) -> ForwardBatch:
+    places = [i for i, at in enumerate(batch.positions.tolist()) if at in images]
+    if not places:
+        return batch
+    rows = torch.tensor(places)
+    is_image = torch.zeros(len(batch.positions), dtype=torch.bool)
+    is_image[rows] = True
+    embeddings = torch.stack([images[at] for at in batch.positions[rows].tolist()])
+    return replace(batch, images=ImageRows(is_image, embeddings, rows))

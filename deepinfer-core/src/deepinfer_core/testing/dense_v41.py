@@ -59,15 +59,24 @@ class DenseV41:
         self.classes, self.tables = classes, tables
         self.rows: dict[int, tuple[Tensor, Tensor]] = {}
         """Source -> its rows and keys of the last prompt."""
+        self.images: Mapping[int, Tensor] = {}
         self.num_clear = 0
         """Leading tokens of the last prompt whose choices, of rows, blocks and experts, were none
         of them closer than `CLOSE`: beyond, another rounding may choose otherwise."""
 
-    def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """[T, V] of a prompt of T tokens."""
-        self.num_clear = len(token_ids)
+    def logits(
+        self, token_ids: Sequence[int], images: Mapping[int, Tensor] | None = None
+    ) -> Tensor:
+        """[T, V] of a prompt of T tokens.
+
+        Args:
+            images: position -> the row [D] that stands in for the token's embedding.
+        """
+        self.num_clear, self.images = len(token_ids), images or {}
         c, w, n = self.c, self.w, self.c["hc_mult"]
-        x = w["embed.weight"][torch.tensor(token_ids)].unsqueeze(1).expand(-1, n, -1)
+        embedded = w["embed.weight"][torch.tensor(token_ids)]
+        rows = [self.images.get(t, embedded[t]) for t in range(len(token_ids))]
+        x = torch.stack(rows).to(embedded.dtype).unsqueeze(1).expand(-1, n, -1)
         pre = F.one_hot(torch.zeros(len(x), dtype=torch.long), n).to(x.dtype)
         chosen = candidates = None
         for layer in range(c["num_hidden_layers"]):
@@ -207,7 +216,8 @@ class DenseV41:
     def _experts(self, p: str, x: Tensor) -> Tensor:
         c, w = self.c, self.w
         raw = F.softplus(x @ w[f"{p}.ffn.gate.weight"].T / c.get("gate_temp", 1.0)).sqrt()
-        biased = raw + w[f"{p}.ffn.gate.bias"]
+        biases = (w[f"{p}.ffn.gate.bias"], w[f"{p}.ffn.gate.bias_vl"])
+        biased = raw + torch.stack([biases[t in self.images] for t in range(len(x))])
         picked = self._top(
             biased, torch.ones_like(biased, dtype=torch.bool), c["num_experts_per_tok"]
         )
@@ -242,12 +252,16 @@ class DenseV41:
         keys, value = self._unit(parts[:, :-1]) * w[f"{p}.k_weight"], parts[:, -1:]
         dots = (self._unit(x) * w[f"{p}.q_weight"] * keys).sum(2) * c["hidden_size"] ** -0.5
         gates = torch.copysign(dots.abs().clamp(min=1e-6).sqrt(), dots).sigmoid()
-        return x + gates.unsqueeze(2) * value
+        added = gates.unsqueeze(2) * value
+        added[list(self.images)] = 0
+        return x + added
 
     def _ngram(self, token_ids: Sequence[int], t: int) -> list[int]:
         """The class of token t and of those before it, as many as the longest n-gram has."""
         pad, size = self.c["engram_pad_token_id"], self.c["engram_max_ngram_size"]
-        return [self.classes[token_ids[t - s]] if t >= s else pad for s in range(size)]
+        # What is before the start or before an image, the image included, is not seen.
+        first = max((i + 1 for i in self.images if i <= t), default=0)
+        return [self.classes[token_ids[t - s]] if t - s >= first else pad for s in range(size)]
 
 
 def _row_numbers(
