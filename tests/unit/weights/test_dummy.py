@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import torch
+from deepinfer_core.ops.reference.codes import decode_mxfp4
 from deepinfer_core.weights.dummy import fill_dummy
-from deepinfer_core.weights.quant.mxfp4 import decode_mxfp4
 
 
 def test_sizes_keep_activations_in_range() -> None:

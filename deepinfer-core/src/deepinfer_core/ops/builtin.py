@@ -16,10 +16,15 @@ from deepinfer_core.plugin_api.kernel import Caps, KernelSpec
 FLOATS = ("float32", "bfloat16", "float16")
 SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
 
+CODED_SCHEMES = ("fp8_block128", "fp8_block32", "mxfp4")
+"""Of weights that stay codes."""
+
 _DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS), "kv.store": ("uint8", *FLOATS)}
 _SCHEMES = {
     "quant.act": SCHEMES,
     "gemm.scaled": SCHEMES,
+    "gemm.coded": CODED_SCHEMES,
+    "moe.coded": CODED_SCHEMES,
     "quant.encode": tuple(RECORD_FORMATS),
     "quant.decode": tuple(RECORD_FORMATS),
     "index.select": ("132", "68"),
@@ -31,7 +36,7 @@ _REFERENCE_PLANS = {
     "kv.store": "kv:plan_store",
 }
 _REFERENCE_PREPARES = {"gemm.dense": "gemm:prepare"}
-_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "index.select", "moe.experts"})
+_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "index.select", "moe.experts", "moe.coded"})
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {
     "act.silu_mul": "invariant_act:silu_mul",
@@ -42,7 +47,9 @@ _INVARIANT = {
     "gemm.dense": "invariant_gemm:dense",
     "gemm.batched": "invariant_gemm:batched",
     "gemm.scaled": "invariant_gemm:scaled",
+    "gemm.coded": "invariant_gemm:coded",
     "moe.experts": "invariant_moe:experts",
+    "moe.coded": "invariant_moe:coded",
 }
 """Ops whose quick reference rounds a row differently in another batch, and what does not."""
 _INVARIANT_PLANS = {

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepinfer_core.ops.reference.codes import decode_fp8, decode_mxfp4
 from deepinfer_core.testing.tiny import TINY_FAMILIES, tiny_weights, write_tiny_checkpoint
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from deepinfer_core.weights.quant.encode import encode_fp8, encode_mxfp4
-from deepinfer_core.weights.quant.fp8_block import decode_fp8
-from deepinfer_core.weights.quant.mxfp4 import decode_mxfp4
 from deepinfer_core.weights.stored import holds_codes
 from safetensors.torch import load_file
 from torch import Tensor

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, dtype
 
 from deepinfer_core.host_machine import cpu_features
+from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.quant import BLOCK, find_scheme
 from deepinfer_core.plugin_api.kernel import Problem
 
@@ -58,6 +59,13 @@ def scaled(
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.scaled`."""
     return multiply_scaled(linear, q, scales, weight, weight_scales, scheme).to(out_dtype)
+
+
+def coded(
+    x: Tensor, codes: Tensor, scales: Tensor, scheme: str, bias: Tensor | None = None
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.coded`."""
+    return linear(x, decode_weight(codes, scales, scheme, x.dtype), bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

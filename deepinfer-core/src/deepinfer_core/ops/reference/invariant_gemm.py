@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, dtype
 
+from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.gemm import has_native_float16, linear, multiply_scaled
 
 TILE = 16
@@ -20,6 +21,13 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     padded[:num_rows] = x
     tiles = [linear(rows, weight, bias) for rows in torch.split(padded, tile)]
     return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:num_rows]
+
+
+def coded(
+    x: Tensor, codes: Tensor, scales: Tensor, scheme: str, bias: Tensor | None = None
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.coded`."""
+    return dense(x, decode_weight(codes, scales, scheme, x.dtype), bias)
 
 
 def batched(x: Tensor, weight: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.reference.act import silu_mul
+from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.gemm import linear
 from deepinfer_core.ops.reference.lanes import elementwise
 
@@ -63,6 +64,28 @@ def experts(
 
     def feed_forward(rows: Tensor, expert: int) -> Tensor:
         return linear(silu_mul(linear(rows, w13[expert]), limit), w2[expert])
+
+    return run_experts(feed_forward, x, ids, weights, w13.shape[0], expert_map)
+
+
+def coded(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    w13_scales: Tensor,
+    w2: Tensor,
+    w2_scales: Tensor,
+    scheme: str,
+    limit: float | None = None,
+    expert_map: Tensor | None = None,
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.moe.coded`."""
+
+    def feed_forward(rows: Tensor, expert: int) -> Tensor:
+        up = decode_weight(w13[expert], w13_scales[expert], scheme, x.dtype)
+        hidden = silu_mul(linear(rows, up), limit)
+        return linear(hidden, decode_weight(w2[expert], w2_scales[expert], scheme, x.dtype))
 
     return run_experts(feed_forward, x, ids, weights, w13.shape[0], expert_map)
 

@@ -65,3 +65,28 @@ def scaled(
     Raises:
         ValueError: the scheme is unknown.
     """
+
+
+@op("gemm.coded", major=1, tier=1, features={"bias"})
+def coded(
+    x: Tensor, codes: Tensor, scales: Tensor, scheme: str, bias: Tensor | None = None
+) -> Tensor:
+    """Multiply rows by a weight matrix that stays as checkpoints store it: codes with scales.
+
+    Args:
+        x: [T, K]; rows may be strided.
+        codes: [N, K] float8_e4m3fn, or for `mxfp4` [N, K / 2] uint8, two e2m1 codes a byte, the
+            even column in the low half.
+        scales: float32, one for each square block of weights: [ceil(N / 128), ceil(K / 128)] for
+            `fp8_block128`, of 32 for `fp8_block32`. For `mxfp4` [N, K / 32] uint8, where b means
+            2^(b - 127).
+        scheme: `fp8_block128`, `fp8_block32` or `mxfp4`.
+        bias: [N] in the dtype of x, or None.
+
+    Returns:
+        x @ weight^T + bias, [T, N] in the dtype of x, accumulated in float32. The weight is each
+        code times its scale, rounded to the dtype of x at most once.
+
+    Raises:
+        ValueError: the scheme is unknown.
+    """

@@ -84,3 +84,32 @@ def experts(
         [T, C] in the dtype of x: sum over k, in that order and in float32, of
         weights[:, k] * w2[e] @ (silu(gate) * up).
     """
+
+
+@op("moe.coded", major=1, tier=1, features={"limit", "expert_map"})
+def coded(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    w13_scales: Tensor,
+    w2: Tensor,
+    w2_scales: Tensor,
+    scheme: str,
+    limit: float | None = None,
+    expert_map: Tensor | None = None,
+) -> Tensor:
+    """Run each token through experts whose matrices stay codes with scales.
+
+    Args:
+        x, ids, weights, limit, expert_map: as in `moe.experts`.
+        w13, w2: codes of E matrices [2F, C], gate rows first, and [C, F], as in `gemm.coded`.
+        w13_scales, w2_scales: theirs, as in `gemm.coded`.
+        scheme: as in `gemm.coded`.
+
+    Returns:
+        as `moe.experts` with what the codes mean.
+
+    Raises:
+        ValueError: the scheme is unknown.
+    """

@@ -6,6 +6,7 @@ from deepinfer_core.testing.case import OpCases
 from deepinfer_core.testing.cases import (
     act,
     attn,
+    coded,
     comm,
     engram,
     gemm,
@@ -22,6 +23,7 @@ from deepinfer_core.testing.cases import (
 OP_CASES: dict[str, OpCases] = {
     **act.OPS,
     **attn.OPS,
+    **coded.OPS,
     **comm.OPS,
     **engram.OPS,
     **gemm.OPS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepinfer_core.weights.quant.mxfp4 import GROUP, MAGNITUDES
+from deepinfer_core.ops.reference.codes import GROUP, MAGNITUDES
 
 FP8_MAX = 448.0
 FP4_MAX = 6.0

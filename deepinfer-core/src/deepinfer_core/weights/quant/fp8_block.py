@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.ops.reference.codes import STRIPE_ELEMENTS, decode_fp8
 from deepinfer_core.weights.quant.scales import check_scales, read_scales
 from deepinfer_core.weights.source import RowSource, TensorEntry
 
 CODES = "F8_E4M3"
-STRIPE_ELEMENTS = 1 << 20
-"""Decoded at once, so that no matrix is ever whole in float32."""
 
 
 class Fp8Block:
@@ -66,11 +65,3 @@ class Fp8Block:
             source.read_rows(name, first, codes)
             blocks = slice(first // rows, -(-part.stop // rows))
             out[part] = decode_fp8(codes, scales[blocks], (rows, columns))
-
-
-def decode_fp8(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Tensor:
-    """Codes [N, K] and scales [ceil(N / rows), ceil(K / columns)] float32 -> [N, K] float32."""
-    num_rows, num_columns = codes.shape
-    rows, columns = block_size
-    factors = scales.repeat_interleave(columns, dim=1)[:, :num_columns]
-    return codes.float().mul_(factors.repeat_interleave(rows, dim=0)[:num_rows])

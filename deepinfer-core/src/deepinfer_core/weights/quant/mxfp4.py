@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.ops.reference.codes import GROUP, decode_mxfp4
 from deepinfer_core.weights.quant.scales import POWERS, check_scales, read_scales
 from deepinfer_core.weights.source import RowSource, TensorEntry
 
 BYTES = "I8"
-GROUP = 32
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 STRIPE_ROWS = 256
 """Rows that are decoded at once."""
 
@@ -48,11 +47,3 @@ class Mxfp4:
             stored = torch.empty(rows.stop - first, num_bytes, dtype=torch.uint8)
             source.read_rows(name, first, stored)
             out[rows] = decode_mxfp4(stored, scales[rows])
-
-
-def decode_mxfp4(stored: Tensor, scales: Tensor) -> Tensor:
-    """Bytes [N, K / 2] uint8 and scales [N, K / 32] float32 -> numbers [N, K] float32."""
-    values = [*MAGNITUDES, *(-value for value in MAGNITUDES)]
-    table = torch.tensor(values, device=stored.device)
-    codes = torch.stack((stored & 15, stored >> 4), dim=2).flatten(1)
-    return table[codes.long()].mul_(scales.repeat_interleave(GROUP, dim=1))

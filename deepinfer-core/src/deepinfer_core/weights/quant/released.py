@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from torch import Tensor, bfloat16, float32
 
+from deepinfer_core.ops.reference.codes import GROUP
 from deepinfer_core.weights.cut_config import text_fields
 from deepinfer_core.weights.quant.encode import encode_fp8, encode_mxfp4
-from deepinfer_core.weights.quant.mxfp4 import GROUP
 from deepinfer_core.weights.source import TensorEntry
 from deepinfer_core.weights.stored import CODES, holds_codes
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.ops.reference.codes import powers_of_two
 from deepinfer_core.weights.source import TensorEntry, TensorSource
 
 POWERS = "F8_E8M0"
@@ -39,5 +40,4 @@ def read_scales(source: TensorSource, name: str) -> Tensor:
     # As bytes: a copy that converts numbers would destroy them.
     stored = torch.empty(entry.shape, dtype=torch.float8_e8m0fnu)
     source.read_into(name, stored)
-    exponents = stored.view(torch.uint8).int() - 127
-    return torch.ldexp(torch.ones(entry.shape), exponents)
+    return powers_of_two(stored.view(torch.uint8))
