@@ -88,7 +88,7 @@ class Dspark(Drafter):
         cos_sin = self.rotary.cos_sin(longest_position(batch.attention), x.device)
         for stage in self.stages:
             attention = cast(BlockAttention, stage.attn)
-            attention.store_context(x, batch.positions, cos_sin, batch.attention)
+            attention.write(x, batch.positions, cos_sin, batch.attention)
         return next_ids
 
     @torch.inference_mode()

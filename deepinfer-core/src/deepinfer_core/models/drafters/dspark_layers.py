@@ -21,14 +21,10 @@ from deepinfer_core.runtime.batch import AttentionBatch
 
 
 class BlockAttention(WindowAttention):
-    """Attention of N blocks to the context rows before them, and of their rows to each other."""
+    """Attention of N blocks to the context rows before them, and of their rows to each other.
 
-    def store_context(
-        self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
-    ) -> None:
-        """Write the rows of committed tokens, whose features are x [T, C]."""
-        _, row = self.project_down(x, positions, cos_sin)
-        self.window.store(row, attention)
+    `write` caches context rows; what a block writes is never cached.
+    """
 
     def forward(
         self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
