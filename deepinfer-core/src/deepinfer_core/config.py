@@ -65,6 +65,9 @@ class CacheConfig(_Section):
     """Keep the KV of finished prompts and outputs for requests that begin alike."""
     bounded_replay: Flag = False
     """Keep no sliding windows for them; a hit computes its last tokens again. Approximate."""
+    decoder_replay: Flag = False
+    """With `bounded_replay`, of long chunks compute only the last window behind the last layer that
+    caches rows for others. Approximate."""
 
 
 class SchedulerConfig(_Section):

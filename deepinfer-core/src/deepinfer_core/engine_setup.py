@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from deepinfer_core.config import DeviceConfig, EngineConfig, ModelConfig
+from deepinfer_core.config import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.loader import Progress, build_model, load_weights
@@ -69,7 +69,7 @@ def bind_model(
     device: DeviceInfo,
     host: PluginHost,
     registry: ModelRegistry,
-    kv_format: str,
+    cache: CacheConfig,
 ) -> tuple[CausalModel, OpTable]:
     """Build the model on the meta device, all ops selected; costs no memory for weights.
 
@@ -86,7 +86,21 @@ def bind_model(
         deterministic=config.deterministic,
         strict=config.strict,
     )
-    model = build_model(checkpoint.info, ops, dtype=dtype, registry=registry, kv_format=kv_format)
+    if cache.decoder_replay and not cache.bounded_replay:
+        raise ConfigError(
+            "windows of late layers would have gaps that prefix hits cannot bridge",
+            field="cache.decoder_replay",
+            value=True,
+            allowed="only with cache.bounded_replay",
+        )
+    model = build_model(
+        checkpoint.info,
+        ops,
+        dtype=dtype,
+        registry=registry,
+        kv_format=cache.kv_format,
+        decoder_replay=cache.decoder_replay,
+    )
     return model, ops
 
 
@@ -112,7 +126,7 @@ def load_model(
         device=device,
         host=host,
         registry=registry,
-        kv_format=config.cache.kv_format,
+        cache=config.cache,
     )
     tokenizer = resolve_tokenizer(config.model, checkpoint.info)
     load_weights(

@@ -49,7 +49,7 @@ def explain_model(tree: dict[str, Any], host: PluginHost | None = None) -> Expla
         device=device,
         host=host,
         registry=registry,
-        kv_format=config.cache.kv_format,
+        cache=config.cache,
     )
     # The sampler binds for itself; its state, for one row, is small enough to be made for that.
     Sampler(ops, max_num_seqs=1, vocab_size=model.vocab_size)

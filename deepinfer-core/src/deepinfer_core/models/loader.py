@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.format import PLAIN, KVFormat
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import ReadsVocabulary, Vocabulary
@@ -36,6 +37,7 @@ def build_model(
     dtype: str,
     registry: ModelRegistry | None = None,
     kv_format: str = PLAIN,
+    decoder_replay: bool = False,
 ) -> CausalModel:
     """Construct the model on the meta device: all ops bound, no memory for weights.
 
@@ -44,9 +46,10 @@ def build_model(
         dtype: `float32`, `bfloat16` or `float16`, of weights and activations.
         registry: with the models of plugins; default: the built-in ones.
         kv_format: what the caches hold, as in `cache.kv_format`.
+        decoder_replay: as in `cache.decoder_replay`.
 
     Raises:
-        ConfigError: the model's caches cannot hold that.
+        ConfigError: the model's caches cannot hold that, or it has no decoder to replay.
         UnsupportedOpError: no kernel can serve one of the layers.
         ModelLoadError, PluginError: the architecture has no class.
     """
@@ -56,6 +59,15 @@ def build_model(
         # Classes of plugins need not know of it.
         supported = getattr(model_class, "kv_formats", ())
         config = replace(config, kv_format=KVFormat.parse(kv_format, supported))
+    if decoder_replay:
+        if not hasattr(config, "decoder_replay"):
+            raise ConfigError(
+                f"{info.architecture} computes all layers for all tokens",
+                field="cache.decoder_replay",
+                value=True,
+                allowed="false with this model",
+            )
+        config = replace(config, decoder_replay=True)
     with torch.device("meta"):
         return model_class(config, ops, dtype=dtype).eval()
 
