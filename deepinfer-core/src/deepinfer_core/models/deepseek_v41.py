@@ -33,7 +33,7 @@ from deepinfer_core.runtime.batch import ForwardBatch
 
 
 class DeepseekV41(SeeingModel):
-    """A DeepSeek-V4.1, with its vision tower.
+    """Rows shared between layers, delayed residual streams, a memory of n-grams, a vision tower.
 
     Args and errors are those of `DecoderModel`.
     """
