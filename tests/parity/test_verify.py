@@ -10,6 +10,7 @@ from deepinfer_core.plugins import PluginHost
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.row_state import RowState
 from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
+from deepinfer_core.testing.tiny_v41 import TINY_VISION
 from deepinfer_core.verify.cases import Point
 from deepinfer_core.verify.report import verify_model
 
@@ -36,6 +37,18 @@ def test_random_combinations_equal_the_plain_run_bit_by_bit(tiny, family):
     compared = sum(result.num_equal for result in report.results)
     assert compared >= 4 * report.num_cases
     assert sum(result.num_hit_tokens for result in report.results) > 0
+
+
+def test_images_are_part_of_it(tmp_path, monkeypatch):
+    path = write_tiny_checkpoint(tmp_path, "deepseek_v41", vision_config=TINY_VISION)
+    report = verify(path, num_points=3, seed=3)
+    assert report.num_cases == 8 + 3
+    assert report.passed, "\n".join(map(report.reproduction, report.results))
+    # A cache that mistakes one image for another is found.
+    monkeypatch.setattr("deepinfer_core.request.content_of", lambda *_: b"")
+    report = verify(path, num_points=3, seed=3)
+    assert {d.case for result in report.results for d in result.differences} <= {8, 9, 10}
+    assert not report.passed
 
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v4"])
@@ -109,3 +122,10 @@ def _uses_cache(index):
 def test_no_points_is_an_error(tiny):
     with pytest.raises(ConfigError, match="points"):
         verify(tiny("llama"), num_points=0)
+
+
+def test_what_is_approximate_is_not_verified(tiny):
+    config = EngineConfig.from_flat(str(tiny("deepseek_v41")), bounded_replay=True)
+    with pytest.raises(ConfigError) as caught:
+        verify_model(config, host=PluginHost(load_entry_points=False), num_points=1)
+    assert caught.value.field == "cache.bounded_replay"

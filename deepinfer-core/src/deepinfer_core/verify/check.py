@@ -97,9 +97,7 @@ class Verifier:
         self._loaded = loaded
         self._cases = cases
         self._bound = bound
-        self.longest = max(
-            len(case.prompt_token_ids) + (case.params.max_tokens or 0) for case in cases
-        )
+        self.longest = max(case.max_total_tokens for case in cases)
         self._plain: list[list[Sample]] = []
 
     @property
@@ -111,7 +109,9 @@ class Verifier:
         point = Point.plain(self.longest, block_size=BLOCK_SIZE_OF_PLAIN_RUN)
         for case in self._cases:
             engine = self._engine(point)
-            requests = engine.add(case.prompt_token_ids, with_samples(case, NUM_SAMPLES))
+            requests = engine.add(
+                case.prompt_token_ids, with_samples(case, NUM_SAMPLES), images=case.images
+            )
             while engine.has_unfinished:
                 engine.step()
             self._plain.append([Sample.of(request) for request in requests])
@@ -147,6 +147,7 @@ class Verifier:
             requests[case] = engine.add(
                 self._cases[case].prompt_token_ids,
                 with_samples(self._cases[case], point.n),
+                images=self._cases[case].images,
                 priority=rng.randrange(3) if point.priorities else 0,
             )
 
@@ -179,7 +180,6 @@ class Verifier:
                 "block_size": point.block_size,
                 "num_blocks": num_blocks,
                 "prefix_caching": point.prefix_cache,
-                "bounded_replay": False,  # approximate by design, so never part of this
                 "max_num_seqs": point.batch_size,
                 "max_num_batched_tokens": point.chunk_tokens,
                 "policy": "priority" if point.priorities else "fcfs",

@@ -10,9 +10,11 @@ from deepinfer_core.config import EngineConfig
 from deepinfer_core.engine_setup import LoadedModel, load_model, resolve_dtype
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.models.interface import tower_of
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.verify.cases import NUM_COMMON, Point, make_cases
 from deepinfer_core.verify.check import PointResult, Verifier
+from deepinfer_core.verify.images import image_cases
 
 CLOSE_BOUNDS = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1.5e-1}
 """Without batch-invariant kernels: how close the two most likely tokens of the plain run must be,
@@ -96,12 +98,19 @@ def verify_model(
         progress: called before each plain run and each point.
 
     Raises:
-        ConfigError: fewer than one point.
+        ConfigError: fewer than one point, or answers after prefix hits are approximate.
         ModelLoadError, PlatformError, PluginError: the model cannot be run.
     """
     if num_points < 1:
         raise ConfigError(
             "nothing to verify", field="points", value=num_points, allowed="1 or more"
+        )
+    if config.cache.bounded_replay:
+        raise ConfigError(
+            "what is computed behind a replay is not meant to equal the plain run",
+            field="cache.bounded_replay",
+            value=True,
+            allowed="False where answers are verified",
         )
     if host is None:
         host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
@@ -137,4 +146,6 @@ def _make_verifier(
         greedy_only=bound is not None,
         num_common=max(NUM_COMMON, least_hit),
     )
+    if (tower := tower_of(loaded.model)) is not None:
+        cases += image_cases(cases, tower.config, seed)
     return Verifier(config, loaded, cases, bound=bound)
