@@ -21,6 +21,7 @@ from torch import Tensor
 NUM_TOKENS = 3
 IDS = torch.randint(3, 275, (41,), generator=torch.Generator().manual_seed(0)).tolist()
 NEXT = 77
+DSPARK = [name for name in TINY_DRAFTERS if name.startswith("dspark")]
 
 
 class Loaded:
@@ -132,15 +133,29 @@ def test_the_token_that_was_just_drawn_matters(loaded: Loaded) -> None:
     assert not torch.equal(drafts[0].logits, loaded.expected().logits[:, :1])
 
 
+@pytest.mark.parametrize("loaded", DSPARK, indirect=True)
 def test_confidence_is_a_probability(loaded: Loaded) -> None:
     confidence = loaded.expected().confidence
-    if loaded.name.startswith("mtp"):
-        assert confidence is None
-        return
     assert confidence.dtype == torch.float32
     assert confidence.shape == (1, NUM_TOKENS)
     assert ((confidence >= 0) & (confidence <= 1)).all()
     assert len(confidence.unique()) == NUM_TOKENS
+
+
+@pytest.mark.parametrize("loaded", DSPARK, indirect=True)
+def test_dspark_reads_a_window_of_features_and_nothing_before(loaded: Loaded) -> None:
+    """So a target may leave out what it shows of earlier tokens."""
+    runner, window = loaded.runner(), loaded.target.config.window_size
+    batch = runner.next_batch({0: IDS})
+    _, features = loaded.target.forward_with_features(batch)
+    following = torch.tensor([*IDS[1:], NEXT], dtype=torch.int32)
+    for num_spoilt, is_same in ((len(IDS) - window, True), (len(IDS) - window + 1, False)):
+        shown = features.clone()
+        shown[:num_spoilt] = 7.0
+        observed = loaded.drafter.observe(loaded.target, batch, shown, following)
+        last = torch.tensor([len(IDS) - 1])
+        drafts = loaded.drafter.draft(loaded.target, batch, observed, last, NUM_TOKENS)
+        assert torch.equal(drafts.logits, loaded.expected().logits) == is_same
 
 
 def test_so_many_tokens_cannot_be_drafted(loaded: Loaded) -> None:
