@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import torch
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.engram_hash import bucket_sizes, multipliers, token_classes
 from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.ops.records import make_record
+from deepinfer_core.ops.reference.records import decode, encode
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.runtime.batch import ForwardBatch, ImageRows
-from deepinfer_core.testing.dense_v41 import DenseV41
+from deepinfer_core.testing.dense_v41 import DenseV41, Rounding
 from deepinfer_core.testing.forward import HandRunner
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 from deepinfer_core.text.loading import load_tokenizer
@@ -61,15 +64,16 @@ def pair(
     return load_ours(directory), load_dense(directory)
 
 
-def load_ours(directory: Path) -> CausalModel:
-    checkpoint = open_checkpoint(directory)
-    model = build_model(checkpoint.info, reference_table(), dtype="float32")
-    load_weights(model, checkpoint, device="cpu")
-    model.read_vocabulary(load_tokenizer(directory))
+def load_ours(directory: Path, kv_format: str = "auto") -> CausalModel:
+    checkpoint, ops = open_checkpoint(directory), reference_table()
+    model = build_model(checkpoint.info, ops, dtype="float32", kv_format=kv_format)
+    load_weights(model, checkpoint, device="cpu", vocabulary=load_tokenizer(directory))
     return model
 
 
-def load_dense(directory: Path, dtype: torch.dtype = torch.float32) -> DenseV41:
+def load_dense(
+    directory: Path, dtype: torch.dtype = torch.float32, rounding: Rounding | None = None
+) -> DenseV41:
     info = open_checkpoint(directory).info
     weights = load_file(directory / "model.safetensors")
     engram, tables = info.config.engram, []
@@ -84,6 +88,7 @@ def load_dense(directory: Path, dtype: torch.dtype = torch.float32) -> DenseV41:
         {name: tensor.to(dtype) for name, tensor in weights.items()},
         classes=token_classes(list(zip(texts, entries, strict=True))),
         tables=tables,
+        rounding=rounding,
     )
 
 
@@ -129,6 +134,28 @@ def test_float32_stays_near_float64(tmp_path: Path) -> None:
     ids = tokens(400, seed=9)
     found = HandRunner(load_ours(directory), num_blocks=64).feed({0: ids})[0]
     assert assert_close(found, load_dense(directory, torch.float64), ids) > 100
+
+
+@pytest.mark.parametrize(
+    ("kv_format", "window", "rows", "keys"),
+    [("288+68", "528", "288", "68"), ("584+132", "584", "584", "132")],
+)
+def test_rounded_rows(tmp_path: Path, kv_format: str, window: str, rows: str, keys: str) -> None:
+    """Caches of records give what rows give that were rounded alike, and so are index queries."""
+    directory = write_tiny_checkpoint(tmp_path, "deepseek_v41")
+    rounding = Rounding(
+        window=round_by(window, 64), rows=round_by(rows, 64), keys=round_by(keys, 32)
+    )
+    dense, plain = load_dense(directory, rounding=rounding), load_dense(directory)
+    ids = clear_tokens(dense, 70, 5)
+    found = HandRunner(load_ours(directory, kv_format)).feed({0: ids})[0]
+    assert_close(found, dense, ids)
+    assert (found - plain.logits(ids)).abs().max() > 0.05
+
+
+def round_by(name: str, width: int) -> Callable[[Tensor], Tensor]:
+    record = make_record(name, width, 16)
+    return lambda x: decode(encode(x.reshape(-1, width), record), record).view(x.shape)
 
 
 def test_the_memory_sees_only_what_tokens_look_like(tmp_path: Path) -> None:

@@ -38,12 +38,14 @@ class DeepseekV41(SeeingModel):
     Args and errors are those of `DecoderModel`.
     """
 
+    kv_formats = ("288+68", "528+68", "584+68", "584+132")
+
     def __init__(self, config: V41Config, ops: OpTable, *, dtype: str) -> None:
         size = config.hidden_size
         super().__init__(config, ops, dtype=dtype)
         self.config = config
         self.history_len = config.history_len
-        self._layer_kvs, caches = plan_shared_caches(config, self.dtype.itemsize)
+        self._layer_kvs, caches = plan_shared_caches(config, dtype)
         self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.layers = nn.ModuleList(
             V41Layer(ops, config, layer, caches[layer], dtype=dtype)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.kv.format import row_kv
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4_config import V4Config, read_hybrid_config
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.vision.config import VisionConfig, read_vision_config
+from deepinfer_core.ops.records import Record, make_record
 
 RATIOS = {0: "window only", 1: "a row per token", 2: "a row per two tokens"}
 V4_FIELDS = ("num_hash_layers", "compress_rates", "expert_dtype")
@@ -73,6 +75,18 @@ class V41Config(V4Config):
         return _last(self.kv_sources, layer) if self.compress_ratios[layer] else None
 
     @property
+    def window_record(self) -> Record | None:
+        """What rows of windows are: never of four bits."""
+        if self.kv_format.rows != "288":
+            return self.row_record
+        return make_record("528", self.head_dim)
+
+    @property
+    def key_record(self) -> Record | None:
+        """What keys of indexers are; nothing turns them."""
+        return self.kv_format.key_record(self.indexer.head_dim, is_turned=False)
+
+    @property
     def last_source(self) -> int:
         """The layer behind which no rows are written any more; -1: none writes any."""
         return self.kv_sources[-1] if self.kv_sources else -1
@@ -102,10 +116,12 @@ class SharedCaches:
     source: SourceCaches | None
 
 
-def plan_shared_caches(
-    config: V41Config, dtype_bytes: int
-) -> tuple[list[LayerKV], list[SharedCaches]]:
-    """What each cache stores, and which are whose. What layers share is there once."""
+def plan_shared_caches(config: V41Config, dtype: str) -> tuple[list[LayerKV], list[SharedCaches]]:
+    """What each cache stores, and which are whose. What layers share is there once.
+
+    Args:
+        dtype: of the model.
+    """
     layer_kvs: list[LayerKV] = []
 
     def add(kind: LayerKV) -> int:
@@ -115,17 +131,21 @@ def plan_shared_caches(
     def add_source(ratio: int) -> SourceCaches:
         raw = None
         if ratio > 1:
+            wide = row_kv(2 * config.head_dim, "float32", "open groups", window_size=ratio)
             # A hit ends where a group does, so it needs no raw rows.
-            wide = LayerKV("window", 1, 2 * config.head_dim, 4, ratio, num_planes=1)
-            wide = replace(wide, dtype="float32", needed_by_hits=False, allows_replay=True)
-            raw = add(wide)
-        kind = LayerKV("full", 1, config.head_dim, dtype_bytes, num_planes=1, tokens_per_row=ratio)
-        return SourceCaches(raw, add(kind), add(replace(kind, head_dim=config.indexer.head_dim)))
+            raw = add(replace(wide, needed_by_hits=False, allows_replay=True))
+        rows, keys = (
+            row_kv(width, dtype, purpose, tokens_per_row=ratio, record=record)
+            for width, purpose, record in (
+                (config.head_dim, "rows", config.row_record),
+                (config.indexer.head_dim, "index keys", config.key_record),
+            )
+        )
+        return SourceCaches(raw, add(rows), add(keys))
 
     layers = []
     sources: dict[int, SourceCaches] = {}
-    window = LayerKV("window", 1, config.head_dim, dtype_bytes, config.window_size, num_planes=1)
-    window = replace(window, allows_replay=True)
+    window = replace(config.window_kv(dtype), allows_replay=True)
     for layer, ratio in enumerate(config.compress_ratios):
         own = add(window)
         source = config.kv_source(layer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ def build_model(
         ModelLoadError, PluginError: the architecture has no class.
     """
     model_class = (registry or ModelRegistry()).resolve(info.architecture)
-    config = info.config
+    config: Any = info.config
     if kv_format != PLAIN:
         # Classes of plugins need not know of it.
         supported = getattr(model_class, "kv_formats", ())

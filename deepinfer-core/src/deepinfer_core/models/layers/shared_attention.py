@@ -34,7 +34,14 @@ class SharedAttention(WindowAttention):
         if source is None:
             return
         ratio = config.compress_ratios[layer]
-        self.rows = RowCache(ops, source.rows, config.head_dim, dtype=dtype, role="rows.store")
+        self.rows = RowCache(
+            ops,
+            source.rows,
+            config.head_dim,
+            dtype=dtype,
+            role="rows.store",
+            record=config.row_record,
+        )
         if config.kv_source(layer) == layer:
             self.compressor = SourceCompressor(ops, config, ratio, source.raw, dtype=dtype)
         if layer in config.index_sources:
@@ -66,4 +73,5 @@ class SharedAttention(WindowAttention):
             chosen = self.indexer(x, q_latent, positions, cos_sin, attention)
             attention.handed_on[CHOSEN_ROWS] = chosen
         _, cache = self.rows.of(attention)
-        return {"extra_cache": cache, "extra_rows": attention.handed_on[CHOSEN_ROWS]}
+        records = self.rows.options("extra_record")
+        return {"extra_cache": cache, "extra_rows": attention.handed_on[CHOSEN_ROWS], **records}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from deepinfer_core.models.deepseek_v41_config import V41Config
@@ -41,19 +43,27 @@ class SharedIndexer(nn.Module):
         self.rope = TailRope(
             ops, indexer.head_dim, config.rope_head_dim, dtype=dtype, role="index.rope"
         )
-        self.keys = RowCache(ops, keys, indexer.head_dim, dtype=dtype, role="index.store")
+        self.keys = RowCache(
+            ops,
+            keys,
+            indexer.head_dim,
+            dtype=dtype,
+            role="index.store",
+            record=config.key_record,
+        )
         self.wk = self.k_norm = None
         if config.kv_source(layer) == layer:
             self.wk = Linear(ops, config.head_dim, indexer.head_dim, dtype=dtype, role="index.k")
             self.k_norm = RMSNorm(
                 ops, indexer.head_dim, config.norm_eps, dtype=dtype, role="index.k_norm"
             )
-        features = ("strided_cache",) if self.role is None else ("strided_cache", "candidates")
+        features = self.keys.features if self.role is None else (*self.keys.features, "candidates")
         self.select = ops.bind(
             "index.select",
             dtype=dtype,
             role="index.select",
             features=features,
+            scheme=self.keys.scheme,
             num_q_heads=indexer.num_heads,
             head_dim=indexer.head_dim,
             top_k=indexer.top_k,
@@ -78,13 +88,14 @@ class SharedIndexer(nn.Module):
         """[T, C] and the normalised latent of the queries -> slots [T, top_k] int32."""
         meta, keys = self.keys.of(attention)
         q = self.wq_b(q_latent).view(len(x), self.indexer.num_heads, -1)
-        q = self.rope(q, positions, cos_sin)
+        q = self.keys.round(self.rope(q, positions, cos_sin))
         weights = self.weights_proj(x.float()) * self.weight_scale
         top_k, ratio, candidates = self.indexer.top_k, self.ratio, self.candidates
+        options: dict[str, Any] = self.keys.options()
         if candidates is None or self.role is None:
-            chosen: Tensor = self.select(q, weights, keys, meta, top_k, ratio)
+            chosen: Tensor = self.select(q, weights, keys, meta, top_k, ratio, **options)
             return chosen
-        options = {"rows_per_block": candidates.rows_per_block}
+        options["rows_per_block"] = candidates.rows_per_block
         if self.role == "keeps":
             options["num_blocks"] = candidates.num_blocks
             chosen, attention.handed_on[CANDIDATE_BLOCKS] = self.select(
