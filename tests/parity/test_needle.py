@@ -8,12 +8,14 @@ own, so the logits say of each layer whether it found the row. Windows hold no d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from deepinfer_core import LLM
+from deepinfer_core.models.layers import compressor, source_compressor
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops import rows
 from deepinfer_core.ops.reference import index
@@ -33,10 +35,11 @@ the answers of each reader, what tells fillers apart."""
 ROW_DIGIT, ROW_COMMON = 4, 14
 """Dims of a row and a key, behind the kinds; those that rotate come later."""
 NOISE = 0.02
-LENGTH = 16384
+LENGTH, CHUNK = 16384, 701
 DIGITS = (3, 0, 7, 9)
 """Of the needles, which are far apart, and at various places in groups of 2, 4 and 128."""
 POSITIONS = (3 * 128, 40 * 128 + 1, 77 * 128 + 62, 100 * 128 + 127)
+SHORT_LENGTH, SHORT_POSITIONS = 2048, (256, 1027, 1406, 701)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,12 @@ def write_model(directory: Path, name: str) -> Path:
     """Write the checkpoint of a model made by hand."""
     family = FAMILIES[name]
     write_tiny_checkpoint(
-        directory, name, max_position_embeddings=2 * LENGTH, n_routed_experts=2, **family.changes
+        directory,
+        name,
+        max_position_embeddings=2 * LENGTH,
+        n_routed_experts=2,
+        index_n_heads=4,
+        **family.changes,
     )
     path = directory / "model.safetensors"
     torch.manual_seed(0)
@@ -144,9 +152,7 @@ def set_attention(own: dict[str, Tensor], reader: int | None, q_scale: float) ->
         own["indexer.wk.weight"][same, same] = 1.0
 
 
-def set_compressor(
-    own: dict[str, Tensor], prefix: str, width: int, *, has_digits: bool
-) -> None:
+def set_compressor(own: dict[str, Tensor], prefix: str, width: int, *, has_digits: bool) -> None:
     """Rows of a kind, a digit and what is common; a needle has a group's row to itself."""
     if f"{prefix}wkv.weight" not in own:
         return
@@ -163,11 +169,11 @@ def set_compressor(
         own[f"{prefix}ape"].copy_(0.1 * torch.randn(own[f"{prefix}ape"].shape))
 
 
-def make_prompt(length: int, positions: tuple[int, ...]) -> list[int]:
+def make_prompt(length: int, positions: Sequence[int]) -> list[int]:
     generator = torch.Generator().manual_seed(1)
     picks = torch.randint(FILLERS.start, FILLERS.stop, (length,), generator=generator)
-    for kind, (position, digit) in enumerate(zip(positions, DIGITS, strict=True)):
-        picks[position] = NEEDLES + 10 * kind + digit
+    for kind, position in enumerate(positions):
+        picks[position] = NEEDLES + 10 * kind + DIGITS[kind]
     return picks.tolist()
 
 
@@ -182,25 +188,21 @@ def digits_named(logits: Tensor, num_readers: int) -> list[int | None]:
     ]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def checkpoint(request, tmp_path_factory):
-    return request.param, write_model(tmp_path_factory.mktemp("needle"), request.param)
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    return {name: write_model(tmp_path_factory.mktemp(name), name) for name in FAMILIES}
 
 
-def load(directory):
-    checkpoint = open_checkpoint(directory)
-    model = build_model(checkpoint.info, reference_table(), dtype="float32")
-    load_weights(model, checkpoint, device="cpu")
-    return model
-
-
-def ask_at_each_length(name, directory, length, positions, num_asked, chunk=700):
+def ask(name, directory, length, positions, num_asked, kv_format="auto"):
     """{(tokens before, kind): what each reader names} for questions one after another."""
+    checkpoint = open_checkpoint(directory)
+    model = build_model(checkpoint.info, reference_table(), dtype="float32", kv_format=kv_format)
+    load_weights(model, checkpoint, device="cpu")
     num_blocks = (length + num_asked) // 128 + 3
-    runner = HandRunner(load(directory), block_size=128, num_blocks=num_blocks)
+    runner = HandRunner(model, block_size=128, num_blocks=num_blocks)
     prompt = make_prompt(length, positions)
-    for start in range(0, length, chunk):
-        runner.feed({0: prompt[start : start + chunk]})
+    for start in range(0, length, CHUNK):
+        runner.feed({0: prompt[start : start + CHUNK]})
     found = {}
     for number in range(num_asked):
         kind = (number + number // 4) % NUM_KINDS
@@ -209,16 +211,64 @@ def ask_at_each_length(name, directory, length, positions, num_asked, chunk=700)
     return found
 
 
-def wrong(found):
-    """Reader -> how often it did not name the digit."""
-    misses: dict[int, int] = {}
-    for (_, kind), named in found.items():
-        for reader, digit in enumerate(named):
-            misses[reader] = misses.get(reader, 0) + (digit != DIGITS[kind])
-    return misses
+def misses(found):
+    """Of each reader: at how many lengths it did not name the digit."""
+    wrong = [[digit != DIGITS[kind] for digit in named] for (_, kind), named in found.items()]
+    return [sum(column) for column in zip(*wrong, strict=True)]
 
 
-def test_at_every_length_modulo_the_ratios(checkpoint):
-    name, directory = checkpoint
-    found = ask_at_each_length(name, directory, LENGTH, POSITIONS, 128)
-    assert set(wrong(found).values()) == {0}, found
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_length_modulo_the_ratios(checkpoints, name):
+    found = ask(name, checkpoints[name], LENGTH, POSITIONS, 128)
+    assert sum(misses(found)) == 0, found
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_format"), [("deepseek_v4", "584+132"), ("deepseek_v4", "584+68")]
+)
+def test_records(checkpoints, name, kv_format):
+    found = ask(name, checkpoints[name], SHORT_LENGTH, SHORT_POSITIONS, 8, kv_format)
+    assert sum(misses(found)) == 0, found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_after_a_prefix_hit(checkpoints, name):
+    prompt, num_readers = make_prompt(SHORT_LENGTH, SHORT_POSITIONS), len(FAMILIES[name].readers)
+    lengths = [*range(0, 128, 11), 127]
+    settings = {"num_threads": 1, "max_num_batched_tokens": 512}
+    with LLM(checkpoints[name], **settings) as llm:
+        llm.generate([prompt], {"max_tokens": 1}, progress=False)
+        for reader in range(num_readers):
+            answers = [ANSWERS + 10 * reader + digit for digit in range(10)]
+            prompts = [
+                [*prompt, *make_prompt(length, ()), QUESTIONS + length % NUM_KINDS]
+                for length in lengths
+            ]
+            params = {"max_tokens": 1, "temperature": 0.0, "allowed_token_ids": answers}
+            outputs = llm.generate(prompts, params, progress=False, on_error="raise")
+            assert min(output.metrics.num_cached_tokens for output in outputs) >= SHORT_LENGTH
+            named = [output.outputs[0].token_ids[0] - answers[0] for output in outputs]
+            assert named == [DIGITS[length % NUM_KINDS] for length in lengths]
+
+
+def forget_groups_begun_before(meta, tokens_per_row):
+    """A mistake: only groups that lie in the chunk as a whole are closed."""
+    closed = rows.closed_groups(meta, tokens_per_row)
+    is_torn = closed.groups * tokens_per_row < meta.positions.min()
+    return replace(closed, slots=closed.slots.masked_fill(is_torn, -1))
+
+
+@pytest.mark.parametrize(("name", "readers"), [("deepseek_v4", [0, 1]), ("deepseek_v41", [0])])
+def test_a_group_that_is_not_closed_is_missed(checkpoints, monkeypatch, name, readers):
+    for module in (compressor, source_compressor):
+        monkeypatch.setattr(module, "closed_groups", forget_groups_begun_before)
+    # The last needle lies where one chunk ends and the next begins.
+    counts = misses(ask(name, checkpoints[name], SHORT_LENGTH, SHORT_POSITIONS, 16))
+    assert all(counts[reader] for reader in readers)
+
+
+@pytest.mark.parametrize(("name", "readers"), [("deepseek_v4", [0]), ("deepseek_v41", [0, 1, 2])])
+def test_an_indexer_that_does_not_look_misses(checkpoints, monkeypatch, name, readers):
+    monkeypatch.setattr(index, "_score", lambda q, weights, keys: q.new_zeros(len(q), len(keys)))
+    found = ask(name, checkpoints[name], SHORT_LENGTH, SHORT_POSITIONS, 16)
+    assert [reader for reader, count in enumerate(misses(found)) if count] == readers
