@@ -56,7 +56,13 @@ class Engram(nn.Module):
         self.wkv = Linear(ops, width, (n + 1) * size, dtype=dtype, role="engram.kv")
         self.q_weight = empty_parameter(n, size, dtype=dtype)
         self.k_weight = empty_parameter(n, size, dtype=dtype)
-        self.constants = (multipliers(engram, layer), bucket_sizes(engram)[index])
+        sizes = bucket_sizes(engram)[index]
+        if sum(map(sum, sizes)) != engram.num_rows[index]:
+            raise ModelLoadError(
+                f"engram_num_embeddings[{index}] = {engram.num_rows[index]}, but the buckets that "
+                f"begin at engram_vocab_size {engram.first_bucket} have {sum(map(sum, sizes))} rows"
+            )
+        self.constants = (multipliers(engram, layer), sizes)
         self.lookup = ops.bind(
             "engram.lookup",
             dtype=dtype,
