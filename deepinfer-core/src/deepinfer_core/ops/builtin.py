@@ -14,7 +14,13 @@ from deepinfer_core.ops.specs.sample import SAMPLE_KERNELS
 from deepinfer_core.plugin_api.kernel import Caps, KernelSpec
 
 FLOATS = ("float32", "bfloat16", "float16")
-SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
+SCHEMES = (
+    "int8_token",
+    "fp8_token",
+    "fp8_block128",
+    "fp8_block128_ue8m0",
+    "fp8_block32_ue8m0",
+)
 
 CODED_SCHEMES = ("fp8_block128", "fp8_block32", "mxfp4")
 """Of weights that stay codes."""

@@ -24,7 +24,13 @@ Level = Literal["L0", "L1", "L2", "L3"]
 Law = Callable[[Trial], None]
 
 STANDARD_DTYPES = ("float32", "bfloat16", "float16")
-SCHEMES = ("int8_token", "fp8_token", "fp8_block128")
+SCHEMES = (
+    "int8_token",
+    "fp8_token",
+    "fp8_block128",
+    "fp8_block128_ue8m0",
+    "fp8_block32_ue8m0",
+)
 _FAR_LAWS: dict[str, Law] = {
     "attn.paged": cache_laws.check_paged_far,
     "attn.mla": cache_laws.check_paged_far,

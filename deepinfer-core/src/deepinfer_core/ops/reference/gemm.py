@@ -11,7 +11,7 @@ from torch import Tensor, dtype
 
 from deepinfer_core.host_machine import cpu_features
 from deepinfer_core.ops.reference.codes import decode_weight
-from deepinfer_core.ops.reference.quant import BLOCK, find_scheme
+from deepinfer_core.ops.reference.quant import find_scheme
 from deepinfer_core.plugin_api.kernel import Problem
 
 MIN_ROWS_TO_WIDEN = 8
@@ -121,12 +121,13 @@ def multiply_scaled(
     scheme: str,
 ) -> Tensor:
     """`gemm.scaled` in float32 over any float32 product."""
-    if find_scheme(scheme).group is None:
+    group = find_scheme(scheme).group
+    if group is None:
         out = product(q.float(), weight.float())
         return out.mul_(scales.unsqueeze(1)).mul_(weight_scales)
     return product(
-        q.float() * _expand_blocks(scales, q.shape[1]),
-        weight.float() * _expand_blocks(weight_scales, *weight.shape),
+        q.float() * _expand_blocks(group, scales, q.shape[1]),
+        weight.float() * _expand_blocks(group, weight_scales, *weight.shape),
     )
 
 
@@ -164,8 +165,8 @@ def _flat_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product if bias is None else product.add_(bias)
 
 
-def _expand_blocks(scales: Tensor, *sizes: int) -> Tensor:
-    """Repeat each scale over its 128 elements in the last axis, or with two sizes in both."""
+def _expand_blocks(group: int, scales: Tensor, *sizes: int) -> Tensor:
+    """Repeat each scale over its elements in the last axis, or with two sizes in both."""
     for axis, size in zip(range(-len(sizes), 0), sizes, strict=True):
-        scales = scales.repeat_interleave(BLOCK, dim=axis).narrow(axis, 0, size)
+        scales = scales.repeat_interleave(group, dim=axis).narrow(axis, 0, size)
     return scales

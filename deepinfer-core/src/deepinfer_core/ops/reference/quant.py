@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepinfer_core.ops.reference.records import MIN_AMAX, pow2_ceil
 from deepinfer_core.ops.reference.records import decode as decode
 from deepinfer_core.ops.reference.records import encode as encode
-
-BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,16 @@ class Scheme:
     qmax: float
     group: int | None
     """Elements that share a scale; None = the row."""
+    is_power: bool = False
+    """Scales are powers of two."""
 
 
 SCHEMES = {
     "int8_token": Scheme(torch.int8, 127.0, None),
     "fp8_token": Scheme(torch.float8_e4m3fn, 448.0, None),
-    "fp8_block128": Scheme(torch.float8_e4m3fn, 448.0, BLOCK),
+    "fp8_block128": Scheme(torch.float8_e4m3fn, 448.0, 128),
+    "fp8_block128_ue8m0": Scheme(torch.float8_e4m3fn, 448.0, 128, is_power=True),
+    "fp8_block32_ue8m0": Scheme(torch.float8_e4m3fn, 448.0, 32, is_power=True),
 }
 
 
@@ -50,7 +53,10 @@ def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     num_groups = -(-width // group)
     wide = F.pad(x.float(), (0, num_groups * group - width)).view(rows, num_groups, group)
     amax = wide.abs().amax(dim=-1, keepdim=True)
-    scales = torch.where(amax > 0, amax / how.qmax, 1.0)
+    if how.is_power:
+        scales, _ = pow2_ceil(amax.clamp_(min=MIN_AMAX) / how.qmax)
+    else:
+        scales = torch.where(amax > 0, amax / how.qmax, 1.0)
     scaled = (wide / scales).clamp_(-how.qmax, how.qmax)
     if how.dtype == torch.int8:
         scaled.round_()

@@ -54,9 +54,9 @@ def scaled(
     Args:
         q, scales: as `quant.act` gives them for the same scheme; q is [T, K].
         weight: [N, K] in the dtype of q.
-        weight_scales: float32; [N] for the `_token` schemes, [ceil(N / 128), ceil(K / 128)] for
-            `fp8_block128`, one for each square block of weights.
-        scheme: `int8_token`, `fp8_token` or `fp8_block128`.
+        weight_scales: float32; [N] for the `_token` schemes; for the `_block` schemes one for each
+            square block of weights, whose side is the group: [ceil(N / group), ceil(K / group)].
+        scheme: as in `quant.act`.
         out_dtype: of the result.
 
     Returns:

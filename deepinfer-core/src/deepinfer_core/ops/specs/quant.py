@@ -26,10 +26,12 @@ def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
         x: [T, C], finite.
         scheme: `int8_token`: int8, qmax 127, one group per row. `fp8_token`: float8 e4m3fn,
             qmax 448, one group per row. `fp8_block128`: the same in groups of 128 consecutive
-            elements, the last one possibly shorter.
+            elements, the last one possibly shorter. `fp8_block128_ue8m0` and
+            `fp8_block32_ue8m0`: in groups of 128 or 32, with powers of two as scales, the
+            smallest no less than max(amax, 1e-4) / 448, as DeepSeek-V4 and V4.1 round.
 
     Returns:
-        q [T, C], and scales float32, [T] or [T, ceil(C / 128)].
+        q [T, C], and scales float32, [T] or [T, ceil(C / group)].
 
     Raises:
         ValueError: the scheme is unknown.

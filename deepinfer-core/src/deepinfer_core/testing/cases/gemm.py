@@ -11,12 +11,14 @@ from torch import Tensor
 
 from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, wide
 
-BLOCK = 128
-SCHEMES = {
-    "int8_token": (torch.int8, 127.0),
-    "fp8_token": (torch.float8_e4m3fn, 448.0),
-    "fp8_block128": (torch.float8_e4m3fn, 448.0),
+SCHEMES: dict[str, tuple[torch.dtype, float, int | None]] = {
+    "int8_token": (torch.int8, 127.0, None),
+    "fp8_token": (torch.float8_e4m3fn, 448.0, None),
+    "fp8_block128": (torch.float8_e4m3fn, 448.0, 128),
+    "fp8_block128_ue8m0": (torch.float8_e4m3fn, 448.0, 128),
+    "fp8_block32_ue8m0": (torch.float8_e4m3fn, 448.0, 32),
 }
+"""Dtype, largest number, and elements that share a scale; None: the row."""
 
 
 def dense_cases(sizes: Sizes) -> Sequence[Case]:
@@ -98,19 +100,23 @@ def _quantize(scheme: str, size: int, make: Maker, num_tokens: int) -> Call:
     x = make.rows(num_tokens, size, scale=3.0)
     if num_tokens > 1:
         x[1] = 0
-    grouped = wide(x) if "token" in scheme else _grouped(wide(x))
+    dtype, qmax, group = SCHEMES[scheme]
+    grouped = wide(x) if group is None else _grouped(wide(x), group)
     amax = grouped.abs().amax(dim=-1) if grouped.numel() else grouped.sum(dim=-1)
-    scales = torch.where(amax > 0, amax / SCHEMES[scheme][1], 1.0)
+    if scheme.endswith("ue8m0"):
+        scales = torch.exp2(torch.ceil(torch.log2(amax.clamp(min=1e-4) / qmax)))
+    else:
+        scales = torch.where(amax > 0, amax / qmax, 1.0)
 
     def check(outputs: Sequence[Tensor]) -> None:
         q, found = outputs
-        assert q.dtype == SCHEMES[scheme][0], f"q has dtype {q.dtype}"
+        assert q.dtype == dtype, f"q has dtype {q.dtype}"
         assert q.shape == x.shape, f"q has shape {tuple(q.shape)}"
         assert found.dtype == torch.float32, f"scales have dtype {found.dtype}"
         assert found.shape == scales.shape, f"scales have shape {tuple(found.shape)}"
         error = (wide(found) / scales - 1).abs()
         assert (error <= 1e-6).all(), f"a scale is {error.max().item():.1e} off"
-        _check_rounding(wide(x), wide(q.float()), _spread(wide(found), size), scheme)
+        _check_rounding(wide(x), wide(q.float()), _spread(wide(found), size, group), scheme)
 
     return Call({"x": x, "scheme": scheme}, [], check=check)
 
@@ -131,19 +137,19 @@ def _check_rounding(x: Tensor, q: Tensor, scales: Tensor, scheme: str) -> None:
 
 
 def _scaled(scheme: str, out_size: int, in_size: int, make: Maker, num_tokens: int) -> Call:
-    dtype, qmax = SCHEMES[scheme]
+    dtype, qmax, group = SCHEMES[scheme]
     q = make.normal(num_tokens, in_size, scale=qmax / 4, dtype=torch.float32)
     weight = make.normal(out_size, in_size, scale=qmax / 4, dtype=torch.float32)
     q, weight = (t.clamp(-qmax, qmax).to(dtype) for t in (q, weight))
-    if scheme == "fp8_block128":
-        scales = _positive(make, num_tokens, -(-in_size // BLOCK))
-        weight_scales = _positive(make, -(-out_size // BLOCK), -(-in_size // BLOCK))
-        tall = wide(weight_scales).repeat_interleave(BLOCK, dim=0)[:out_size]
-        factor = _spread(tall, in_size)
+    if group is not None:
+        scales = _positive(make, num_tokens, -(-in_size // group))
+        weight_scales = _positive(make, -(-out_size // group), -(-in_size // group))
+        tall = wide(weight_scales).repeat_interleave(group, dim=0)[:out_size]
+        factor = _spread(tall, in_size, group)
     else:
         scales, weight_scales = _positive(make, num_tokens), _positive(make, out_size)
         factor = wide(weight_scales).unsqueeze(1)
-    rows = wide(q.float()) * _spread(wide(scales), in_size)
+    rows = wide(q.float()) * _spread(wide(scales), in_size, group)
     kwargs = {
         "q": q,
         "scales": scales,
@@ -159,16 +165,16 @@ def _positive(make: Maker, *shape: int) -> Tensor:
     return make.normal(*shape, dtype=torch.float32).abs() * 1e-3 + 1e-4
 
 
-def _grouped(x: Tensor) -> Tensor:
-    missing = -x.shape[1] % BLOCK
-    return torch.nn.functional.pad(x, (0, missing)).view(x.shape[0], -(-x.shape[1] // BLOCK), BLOCK)
+def _grouped(x: Tensor, group: int) -> Tensor:
+    missing = -x.shape[1] % group
+    return torch.nn.functional.pad(x, (0, missing)).view(x.shape[0], -(-x.shape[1] // group), group)
 
 
-def _spread(scales: Tensor, size: int) -> Tensor:
+def _spread(scales: Tensor, size: int, group: int | None) -> Tensor:
     """One scale for each element: of rows, or of blocks of a row."""
-    if scales.dim() == 1:
+    if group is None:
         return scales.unsqueeze(1)
-    return scales.repeat_interleave(BLOCK, dim=1)[:, :size]
+    return scales.repeat_interleave(group, dim=1)[:, :size]
 
 
 OPS = {
