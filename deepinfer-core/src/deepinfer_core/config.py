@@ -41,6 +41,9 @@ class ModelConfig(_Section):
     """Branch, tag or commit of a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the checkpoint's own dtype; quantised files dequantise to bfloat16."""
+    quantization: Literal["auto", "keep", "dequantize"] = "auto"
+    """Weights that are stored as codes: `keep` holds them so wherever layers can, `dequantize`
+    turns all into numbers, `auto` keeps those that a plugin's kernel multiplies as they are."""
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
     """`dummy` reads the configuration only and fills realistic random weights."""
     max_model_len: Whole | None = Field(default=None, ge=1)

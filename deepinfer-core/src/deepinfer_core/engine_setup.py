@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from deepinfer_core.config import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.models.causal import CausalModel
+from deepinfer_core.models.coded import Quantization, keep_stored_codes
 from deepinfer_core.models.loader import Progress, build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
@@ -24,6 +24,9 @@ from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 from deepinfer_core.weights.checkpoint import Checkpoint, open_checkpoint
 from deepinfer_core.weights.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from deepinfer_core.models.causal import CausalModel
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ def bind_model(
     host: PluginHost,
     registry: ModelRegistry,
     cache: CacheConfig,
+    quantization: Quantization = "auto",
 ) -> tuple[CausalModel, OpTable]:
     """Build the model on the meta device, all ops selected; costs no memory for weights.
 
@@ -101,6 +105,7 @@ def bind_model(
         kv_format=cache.kv_format,
         decoder_replay=cache.decoder_replay,
     )
+    keep_stored_codes(model, checkpoint, ops, quantization)
     return model, ops
 
 
@@ -127,6 +132,7 @@ def load_model(
         host=host,
         registry=registry,
         cache=config.cache,
+        quantization=config.model.quantization,
     )
     tokenizer = resolve_tokenizer(config.model, checkpoint.info)
     load_weights(

@@ -50,6 +50,7 @@ def explain_model(tree: dict[str, Any], host: PluginHost | None = None) -> Expla
         host=host,
         registry=registry,
         cache=config.cache,
+        quantization=config.model.quantization,
     )
     # The sampler binds for itself; its state, for one row, is small enough to be made for that.
     Sampler(ops, max_num_seqs=1, vocab_size=model.vocab_size)

@@ -36,9 +36,9 @@ from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
 
 RENAMED = (
     (re.compile(r"\bhc_(\w+)\.(fn|base|scale)$"), r"hc_\1_\2"),
-    (re.compile(r"\.gate_proj\.weight$"), ".w1.weight"),
-    (re.compile(r"\.down_proj\.weight$"), ".w2.weight"),
-    (re.compile(r"\.up_proj\.weight$"), ".w3.weight"),
+    (re.compile(r"\.gate_proj\.(weight|scale)$"), r".w1.\1"),
+    (re.compile(r"\.down_proj\.(weight|scale)$"), r".w2.\1"),
+    (re.compile(r"\.up_proj\.(weight|scale)$"), r".w3.\1"),
     (re.compile(r"\.e_score_correction_bias$"), ".bias"),
     (re.compile(r"\.image_bias$"), ".bias_vl"),
 )

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.format import PLAIN, KVFormat
-from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import ReadsVocabulary, Vocabulary
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.packed import Stored, checkpoint_views
@@ -26,6 +25,9 @@ from deepinfer_core.weights.dummy import fill_dummy
 from deepinfer_core.weights.model_info import ModelInfo
 from deepinfer_core.weights.quant.schemes import keep_codes
 from deepinfer_core.weights.strict import check_names
+
+if TYPE_CHECKING:
+    from deepinfer_core.models.causal import CausalModel
 
 Progress = Callable[[str, int], None]
 """Called with (tensor name, bytes now in place) after each tensor."""

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REFERENCE_PRIORITY = 0
+"""Of the quick kernels that core brings itself; plugins' are above."""
+
 PlanFunction = Callable[[Problem, Any], object]
 PrepareFunction = Callable[[Problem, "Tensor"], "Tensor"]
 
@@ -123,11 +126,26 @@ class OpTable:
             scheme=scheme,
             role=role,
         )
+        return self.bind_problem(problem)
+
+    def bind_problem(self, problem: Problem) -> BoundOp:
+        """As `bind`, for a problem that is put together already."""
         if problem not in self._bound:
             if self._is_frozen:
-                raise EngineError(f"op {op} bound after the op table froze; bind at construction")
+                raise EngineError(
+                    f"op {problem.op} bound after the op table froze; bind at construction"
+                )
             self._bound[problem] = self._select(problem)
         return self._bound[problem]
+
+    def beats_reference(self, problem: Problem) -> bool:
+        """Whether a kernel of a plugin would serve a problem; binds nothing.
+
+        Raises:
+            UnsupportedOpError: nothing can serve, or nothing of what was named.
+        """
+        choice = select(self._specs[problem.op], problem, self._kernels, self._rules)
+        return choice.kernel.priority > REFERENCE_PRIORITY
 
     def freeze(self) -> None:
         """Refuse new problems; those that are bound may be bound again. Idempotent.

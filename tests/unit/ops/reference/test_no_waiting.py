@@ -16,7 +16,7 @@ from deepinfer_core.testing.case import Maker, Sizes, flatten
 from deepinfer_core.testing.cases import OP_CASES
 from torch.overrides import TorchFunctionMode
 
-WAITING = {"moe.experts"}
+WAITING = {"moe.experts", "moe.coded"}
 """The rows of each expert decide shapes, so these do wait; their comment says so."""
 
 

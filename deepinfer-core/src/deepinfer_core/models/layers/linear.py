@@ -1,13 +1,18 @@
-"""Linear layers over `gemm.dense`. Knows nothing of what is projected."""
+"""Linear layers over `gemm.dense`, or over `gemm.coded` where weights stay codes.
+
+Knows nothing of what is projected.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.models.layers.packed import coded_parameters, empty_parameter, rows_per_scale
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.plugin_api.kernel import Problem
 
 
 class Linear(nn.Module):
@@ -25,6 +30,7 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = empty_parameter(out_features, in_features, dtype=dtype)
+        self.scale: nn.Parameter | None = None
         self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
         self.gemm = ops.bind(
             "gemm.dense",
@@ -41,8 +47,26 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
-        y: Tensor = self.gemm(x, self.weight, self.bias)
+        gemm = self.gemm
+        y: Tensor = (
+            gemm(x, self.weight, self.bias)
+            if self.scale is None
+            else gemm(x, self.weight, self.scale, gemm.problem.scheme, self.bias)
+        )
         return y
+
+    def takes_codes(self, scheme: str) -> bool:
+        """See `HoldsCodes`: any matrix may stay codes alone."""
+        return True
+
+    def coded_problem(self, scheme: str) -> Problem:
+        """See `HoldsCodes`."""
+        return replace(self.gemm.problem, op="gemm.coded", scheme=scheme)
+
+    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+        """See `HoldsCodes`."""
+        self.gemm = ops.bind_problem(self.coded_problem(scheme))
+        self.weight, self.scale = coded_parameters(tuple(self.weight.shape), scheme)
 
 
 class MergedLinear(Linear):
@@ -65,12 +89,21 @@ class MergedLinear(Linear):
         super().__init__(ops, in_features, sum(parts.values()), dtype=dtype, role=role, bias=bias)
         self.parts = dict(parts)
 
+    def takes_codes(self, scheme: str) -> bool:
+        """See `HoldsCodes`: each part but the last must end where a block of scales does."""
+        sizes = list(self.parts.values())[:-1]
+        return all(size % rows_per_scale(scheme) == 0 for size in sizes)
+
     def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
         """Rows of the weight and of the bias, under the names of the separate projections."""
         parent = path.rpartition(".")[0]
         start = 0
         for name, size in self.parts.items():
             yield f"{parent}.{name}.weight", self.weight.data[start : start + size]
+            if self.scale is not None:
+                block = rows_per_scale(str(self.gemm.problem.scheme))
+                rows = slice(start // block, -(-(start + size) // block))
+                yield f"{parent}.{name}.scale", self.scale.data[rows]
             if self.bias is not None:
                 yield f"{parent}.{name}.bias", self.bias.data[start : start + size]
             start += size

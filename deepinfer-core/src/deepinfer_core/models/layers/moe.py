@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import MoeConfig
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.mlp import GatedMLP
-from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.models.layers.packed import coded_parameters, empty_parameter, rows_per_scale
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.plugin_api.kernel import Problem
 
 
 class Experts(nn.Module):
@@ -23,6 +25,8 @@ class Experts(nn.Module):
             moe.num_experts, 2 * moe.intermediate_size, hidden_size, dtype=dtype
         )
         self.w2 = empty_parameter(moe.num_experts, hidden_size, moe.intermediate_size, dtype=dtype)
+        self.w13_scales: nn.Parameter | None = None
+        self.w2_scales: nn.Parameter | None = None
         self.experts = ops.bind(
             "moe.experts",
             dtype=dtype,
@@ -36,16 +40,43 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """[T, C], ids [T, K] int32, weights [T, K] float32 -> [T, C]."""
-        y: Tensor = self.experts(x, ids, weights, self.w13, self.w2, limit=self.limit)
+        matrices: tuple[object, ...] = (self.w13, self.w2)
+        if self.w13_scales is not None:
+            scheme = self.experts.problem.scheme
+            matrices = (self.w13, self.w13_scales, self.w2, self.w2_scales, scheme)
+        y: Tensor = self.experts(x, ids, weights, *matrices, limit=self.limit)
         return y
+
+    def takes_codes(self, scheme: str) -> bool:
+        """See `HoldsCodes`: the gate must end where a block of scales does."""
+        return self.intermediate_size % rows_per_scale(scheme) == 0
+
+    def coded_problem(self, scheme: str) -> Problem:
+        """See `HoldsCodes`."""
+        return replace(self.experts.problem, op="moe.coded", scheme=scheme)
+
+    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+        """See `HoldsCodes`."""
+        self.experts = ops.bind_problem(self.coded_problem(scheme))
+        self.w13, self.w13_scales = coded_parameters(tuple(self.w13.shape), scheme)
+        self.w2, self.w2_scales = coded_parameters(tuple(self.w2.shape), scheme)
 
     def unpacked(self, path: str) -> Iterator[tuple[str, Tensor]]:
         """One gate, up and down matrix per expert, as checkpoints store them."""
         size = self.intermediate_size
-        for expert, (w13, w2) in enumerate(zip(self.w13.data, self.w2.data, strict=True)):
-            yield f"{path}.{expert}.gate_proj.weight", w13[:size]
-            yield f"{path}.{expert}.up_proj.weight", w13[size:]
-            yield f"{path}.{expert}.down_proj.weight", w2
+        yield from _by_expert(path, "weight", self.w13.data, self.w2.data, size)
+        if self.w13_scales is not None and self.w2_scales is not None:
+            rows = size // rows_per_scale(str(self.experts.problem.scheme))
+            yield from _by_expert(path, "scale", self.w13_scales.data, self.w2_scales.data, rows)
+
+
+def _by_expert(
+    path: str, kind: str, w13: Tensor, w2: Tensor, rows: int
+) -> Iterator[tuple[str, Tensor]]:
+    for expert, (up, down) in enumerate(zip(w13, w2, strict=True)):
+        yield f"{path}.{expert}.gate_proj.{kind}", up[:rows]
+        yield f"{path}.{expert}.up_proj.{kind}", up[rows:]
+        yield f"{path}.{expert}.down_proj.{kind}", down
 
 
 class Router(Linear):

@@ -13,6 +13,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from deepinfer_core.ops.reference.codes import FP8_BLOCKS, GROUP, MXFP4
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.plugin_api.kernel import Problem
+
 
 @runtime_checkable
 class Packed(Protocol):
@@ -36,6 +40,28 @@ class Stored(nn.Module):
         return False
 
 
+@runtime_checkable
+class HoldsCodes(Protocol):
+    """A layer whose weights may stay codes with scales, as quantised checkpoints hold them."""
+
+    def takes_codes(self, scheme: str) -> bool:
+        """Whether the layer's matrices can lie in one parameter with scales of this scheme."""
+        ...
+
+    def coded_problem(self, scheme: str) -> Problem:
+        """What it would ask of the op that multiplies with codes."""
+        ...
+
+    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+        """Hold codes from now on. Before weights are loaded; parameters stay on meta.
+
+        Args:
+            ops: not frozen.
+            scheme: as in the op `gemm.coded`.
+        """
+        ...
+
+
 def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that the model wants from a checkpoint: name -> where it goes.
 
@@ -45,14 +71,37 @@ def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
     stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
     views: dict[str, Tensor] = {}
     for path, module in model.named_modules():
-        if isinstance(module, Packed):
-            views.update(module.unpacked(path))
-        else:
-            own = module.named_parameters(prefix=path, recurse=False)
-            views.update((name, parameter.data) for name, parameter in own)
+        views.update(module_views(path, module))
     return {stored_name(name): view for name, view in views.items()}
+
+
+def module_views(path: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of one layer, without those below it, under the model's own names."""
+    if isinstance(module, Packed):
+        yield from module.unpacked(path)
+        return
+    for name, parameter in module.named_parameters(prefix=path, recurse=False):
+        yield name, parameter.data
 
 
 def empty_parameter(*shape: int, dtype: str) -> nn.Parameter:
     """An unfilled parameter on the current default device; never trained."""
     return nn.Parameter(torch.empty(shape, dtype=getattr(torch, dtype)), requires_grad=False)
+
+
+def coded_parameters(shape: tuple[int, ...], scheme: str) -> tuple[nn.Parameter, nn.Parameter]:
+    """Unfilled codes and scales on the meta device, for matrices [..., N, K]."""
+    *lead, rows, columns = shape
+    with torch.device("meta"):
+        if scheme == MXFP4:
+            codes = empty_parameter(*lead, rows, columns // 2, dtype="uint8")
+            return codes, empty_parameter(*lead, rows, columns // GROUP, dtype="uint8")
+        side = FP8_BLOCKS[scheme]
+        codes = empty_parameter(*shape, dtype="float8_e4m3fn")
+        grid = -(-rows // side), -(-columns // side)
+        return codes, empty_parameter(*lead, *grid, dtype="float32")
+
+
+def rows_per_scale(scheme: str) -> int:
+    """Rows of a matrix that share a scale."""
+    return FP8_BLOCKS.get(scheme, 1)

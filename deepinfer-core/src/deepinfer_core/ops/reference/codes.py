@@ -47,6 +47,11 @@ def decode_weight(codes: Tensor, scales: Tensor, scheme: str, dtype: torch.dtype
     return out
 
 
+def fp8_scheme(block_size: tuple[int, int]) -> str | None:
+    """The scheme whose blocks have so many rows and columns; None if there is none."""
+    return next((name for name, side in FP8_BLOCKS.items() if block_size == (side, side)), None)
+
+
 def decode_fp8(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Tensor:
     """Codes [N, K] and scales [ceil(N / rows), ceil(K / columns)] float32 -> [N, K] float32."""
     num_rows, num_columns = codes.shape
@@ -57,10 +62,19 @@ def decode_fp8(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Te
 
 def decode_mxfp4(stored: Tensor, scales: Tensor) -> Tensor:
     """Bytes [N, K / 2] uint8 and scales [N, K / 32] float32 -> numbers [N, K] float32."""
-    values = [*MAGNITUDES, *(-value for value in MAGNITUDES)]
-    table = torch.tensor(values, device=stored.device)
     codes = torch.stack((stored & 15, stored >> 4), dim=2).flatten(1)
-    return table[codes.long()].mul_(scales.repeat_interleave(GROUP, dim=1))
+    numbers = _numbers_of_codes(stored.device)[codes.long()]
+    return numbers.mul_(scales.repeat_interleave(GROUP, dim=1))
+
+
+def _numbers_of_codes(device: torch.device) -> Tensor:
+    """[16] float32 on the device: made there, since a copy from the host would wait for it."""
+    codes = torch.arange(16, dtype=torch.float32, device=device)
+    magnitude = codes % 8
+    odd = magnitude % 2
+    exponent = (magnitude - odd) / 2
+    numbers = torch.where(exponent > 0, (2 + odd) * torch.exp2(exponent - 2), odd / 2)
+    return torch.where(codes < 8, numbers, -numbers)
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:

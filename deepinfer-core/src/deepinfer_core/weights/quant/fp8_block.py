@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.ops.reference.codes import STRIPE_ELEMENTS, decode_fp8
+from deepinfer_core.ops.reference.codes import STRIPE_ELEMENTS, decode_fp8, fp8_scheme
 from deepinfer_core.weights.quant.scales import check_scales, read_scales
 from deepinfer_core.weights.source import RowSource, TensorEntry
 
@@ -48,6 +48,10 @@ class Fp8Block:
             wanted = scale.shape
         check_scales(name, scale_name, wanted, entries)
         return scale_name
+
+    @property
+    def kept_as(self) -> str | None:
+        return fp8_scheme(self._block_size)
 
     def decoded(self, entry: TensorEntry) -> TensorEntry:
         return replace(entry, is_loadable=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.ops.reference.codes import GROUP, decode_mxfp4
+from deepinfer_core.ops.reference.codes import GROUP, MXFP4, decode_mxfp4
 from deepinfer_core.weights.quant.scales import POWERS, check_scales, read_scales
 from deepinfer_core.weights.source import RowSource, TensorEntry
 
@@ -34,6 +34,10 @@ class Mxfp4:
         num_rows, num_bytes = entry.shape
         check_scales(name, scale_name, (num_rows, 2 * num_bytes // GROUP), entries)
         return scale_name
+
+    @property
+    def kept_as(self) -> str | None:
+        return MXFP4
 
     def decoded(self, entry: TensorEntry) -> TensorEntry:
         num_rows, num_bytes = entry.shape

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, bfloat16, float32
 
-from deepinfer_core.ops.reference.codes import GROUP
+from deepinfer_core.ops.reference.codes import GROUP, MXFP4, fp8_scheme
 from deepinfer_core.weights.cut_config import text_fields
 from deepinfer_core.weights.quant.encode import encode_fp8, encode_mxfp4
 from deepinfer_core.weights.source import TensorEntry
@@ -84,6 +84,15 @@ class ReleasedFormat:
         else:
             codes, scales = encode_fp8(tensor, self._block(name), powers=self._has_powers(name))
         return {name: codes, self.scale_name(name): scales}
+
+    def kept_as(self, name: str) -> str | None:
+        """The scheme of `gemm.coded` under which a matrix can stay codes; None if there is none."""
+        match self._kind(name):
+            case "fp4":
+                return MXFP4
+            case "fp8":
+                return fp8_scheme(self._block(name))
+        return None
 
     def scale_name(self, name: str) -> str:
         """Where the scales of a matrix are."""

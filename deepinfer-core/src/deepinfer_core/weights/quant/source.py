@@ -22,6 +22,11 @@ class Scheme(Protocol):
         """
         ...
 
+    @property
+    def kept_as(self) -> str | None:
+        """The scheme of `gemm.coded` under which matrices can stay codes; None if there is none."""
+        ...
+
     def decoded(self, entry: TensorEntry) -> TensorEntry:
         """What the matrix is once decoded."""
         ...
@@ -73,6 +78,12 @@ class QuantizedSource:
     @property
     def entries(self) -> Mapping[str, TensorEntry]:
         return self._entries
+
+    def kept_as(self, name: str) -> str | None:
+        """The scheme of `gemm.coded` under which a matrix can stay codes; None if there is none."""
+        if name not in self._coded:
+            return None
+        return self._coded[name][0].kept_as
 
     def keep(self, names: Collection[str]) -> QuantizedSource:
         """The same source with these matrices left as codes beside their scales."""

@@ -1,0 +1,60 @@
+"""Which layers of a model keep the codes of a quantised checkpoint, and which get numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+
+from deepinfer_core.models.layers.packed import HoldsCodes, module_views
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.weights.checkpoint import Checkpoint
+from deepinfer_core.weights.quant.released import ReleasedFormat
+from deepinfer_core.weights.quant.source import QuantizedSource
+
+Quantization = Literal["auto", "keep", "dequantize"]
+
+
+def keep_stored_codes(
+    model: nn.Module, checkpoint: Checkpoint, ops: OpTable, quantization: Quantization
+) -> list[str]:
+    """Let layers hold codes with scales where the checkpoint has such.
+
+    A layer that fuses several matrices keeps codes if all are of one scheme and none ends within
+    a block of scales; others are decoded while they are loaded.
+
+    Args:
+        model: on the meta device, not loaded yet.
+        ops: not frozen.
+        quantization: `auto` keeps codes where a kernel of a plugin multiplies with them, `keep`
+            wherever it can be done, `dequantize` nowhere.
+
+    Returns:
+        paths of the layers that keep codes.
+    """
+    if quantization == "dequantize":
+        return []
+    kept_as = _stored_schemes(checkpoint)
+    stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
+    kept = []
+    for path, module in model.named_modules():
+        names = [name for name, _ in module_views(path, module) if name.endswith(".weight")]
+        if not isinstance(module, HoldsCodes):
+            continue
+        schemes = {kept_as(stored_name(name)) for name in names}
+        scheme = schemes.pop() if len(schemes) == 1 else None
+        if scheme is None or not module.takes_codes(scheme):
+            continue
+        if quantization == "keep" or ops.beats_reference(module.coded_problem(scheme)):
+            module.keep_codes(ops, scheme)
+            kept.append(path)
+    return kept
+
+
+def _stored_schemes(checkpoint: Checkpoint) -> Callable[[str], str | None]:
+    if isinstance(checkpoint.source, QuantizedSource):
+        return checkpoint.source.kept_as
+    if checkpoint.source is None:  # random weights come in the formats of released ones
+        return ReleasedFormat.of_config(checkpoint.info.raw_config).kept_as
+    return lambda name: None
