@@ -97,7 +97,8 @@ class RowNumbers:
 
 
 def test_tokens_that_look_alike_are_of_one_class() -> None:
-    texts = ["The", "the", " THE", "thé", "\n\n", " ", "\t", "", "\uff54\uff48\uff45", "a\ufffd", "b\ufffd"]
+    wide, parts = "\uff54\uff48\uff45", ("a\ufffd", "b\ufffd")
+    texts = ["The", "the", " THE", "thé", "\n\n", " ", "\t", "", wide, *parts]
     entries = [f"entry {i}" for i in range(len(texts))]
     found = token_classes(list(zip(texts, entries, strict=True)))
     assert found == [0, 0, 0, 0, 1, 1, 1, 2, 0, 3, 4]
