@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from deepinfer_core.models.drafters.build import build_drafter
-from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
-from deepinfer_core.testing.drafting import DraftRunner
+from deepinfer_core.testing.drafting import DraftRunner, load_with_drafter
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, tiny_config, write_tiny_checkpoint
-from deepinfer_core.weights.checkpoint import open_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -176,12 +173,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     fields = {**fields, **changes}
     directory = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), family, **fields)
     add_copies(directory)
-    checkpoint, ops = open_checkpoint(directory), reference_table()
-    target = build_model(checkpoint.info, ops, dtype="float32")
-    first_cache = len(target.layer_kv())
-    drafter = build_drafter(target.config, ops, dtype="float32", first_cache=first_cache)
-    for module in (target, drafter):
-        load_weights(module, checkpoint, device="cpu")
+    target, drafter = load_with_drafter(directory, reference_table())
     weights = {n: w.double() for n, w in load_file(directory / "model.safetensors").items()}
     runner = DraftRunner(target, drafter, num_blocks=128, num_lookahead_tokens=3)
     return Pair(runner, tiny_config(family, **fields), weights)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from deepinfer_core.kv.format import PLAIN
+from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.drafters.interface import (
     Drafter,
     Drafts,
@@ -16,11 +19,34 @@ from deepinfer_core.models.drafters.interface import (
     most_likely,
 )
 from deepinfer_core.models.interface import Model
+from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.ops.table import OpTable
 from deepinfer_core.testing.forward import HandRunner
+from deepinfer_core.text.loading import load_tokenizer
+from deepinfer_core.weights.checkpoint import open_checkpoint
 
 
 class Target(Model, DraftTarget, Protocol):
     """A model that gives features."""
+
+
+def load_with_drafter(
+    directory: Path, ops: OpTable, *, dtype: str = "float32", kv_format: str = PLAIN
+) -> tuple[Target, Drafter]:
+    """A target and the drafter that its checkpoint has, with their weights on the CPU.
+
+    Args:
+        directory: with a tokenizer, whose tokens some targets compute with.
+    """
+    checkpoint = open_checkpoint(directory)
+    target = build_model(checkpoint.info, ops, dtype=dtype, kv_format=kv_format)
+    assert isinstance(target, DraftTarget)
+    first_cache = len(target.layer_kv())
+    drafter = build_drafter(target.config, ops, dtype=dtype, first_cache=first_cache)
+    assert drafter is not None
+    load_weights(target, checkpoint, device="cpu", vocabulary=load_tokenizer(directory))
+    load_weights(drafter, checkpoint, device="cpu")
+    return target, drafter
 
 
 class DraftRunner(HandRunner):

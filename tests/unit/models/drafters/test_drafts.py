@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.drafters.interface import Drafts
-from deepinfer_core.models.interface import ReadsVocabulary
-from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
-from deepinfer_core.testing.drafting import DraftRunner
+from deepinfer_core.testing.drafting import DraftRunner, load_with_drafter
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, write_tiny_checkpoint
-from deepinfer_core.text.loading import load_tokenizer
-from deepinfer_core.weights.checkpoint import open_checkpoint
 from torch import Tensor
 
 NUM_TOKENS = 3
@@ -27,17 +22,11 @@ DSPARK = [name for name in TINY_DRAFTERS if name.startswith("dspark")]
 class Loaded:
     def __init__(self, directory: Path, name: str, dtype: str) -> None:
         family, fields = TINY_DRAFTERS[name]
-        checkpoint = open_checkpoint(write_tiny_checkpoint(directory, family, **fields))
+        write_tiny_checkpoint(directory, family, **fields)
         ops = reference_table(batch_invariant=True)
         self.name = name
         self._expected: dict[int, Drafts] = {}
-        self.target = build_model(checkpoint.info, ops, dtype=dtype)
-        first_cache = len(self.target.layer_kv())
-        self.drafter = build_drafter(self.target.config, ops, dtype=dtype, first_cache=first_cache)
-        for module in (self.target, self.drafter):
-            load_weights(module, checkpoint, device="cpu")
-        if isinstance(self.target, ReadsVocabulary):
-            self.target.read_vocabulary(load_tokenizer(directory))
+        self.target, self.drafter = load_with_drafter(directory, ops, dtype=dtype)
 
     def runner(self, *, num_lookahead_tokens: int = NUM_TOKENS - 1) -> DraftRunner:
         return DraftRunner(

@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepinfer_core.models.drafters.build import build_drafter
-from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.layers.row_cache import RowCache
-from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.records import Record
 from deepinfer_core.ops.reference.records import decode, encode
 from deepinfer_core.ops.table import reference_table
-from deepinfer_core.testing.drafting import DraftRunner
+from deepinfer_core.testing.drafting import DraftRunner, load_with_drafter
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, write_tiny_checkpoint
-from deepinfer_core.text.loading import load_tokenizer
-from deepinfer_core.weights.checkpoint import open_checkpoint
 from torch import nn
 
 FORMATS = {"mtp_v32": "656+132", "mtp_v4": "584+132", "dspark_v4": "584+132"}
@@ -24,14 +19,8 @@ IDS = torch.randint(3, 275, (40,), generator=torch.Generator().manual_seed(1)).t
 
 
 def load(directory: Path, kv_format: str) -> DraftRunner:
-    checkpoint, ops = open_checkpoint(directory), reference_table(batch_invariant=True)
-    target = build_model(checkpoint.info, ops, dtype="float32", kv_format=kv_format)
-    first_cache = len(target.layer_kv())
-    drafter = build_drafter(target.config, ops, dtype="float32", first_cache=first_cache)
-    for module in (target, drafter):
-        load_weights(module, checkpoint, device="cpu")
-    if isinstance(target, ReadsVocabulary):
-        target.read_vocabulary(load_tokenizer(directory))
+    ops = reference_table(batch_invariant=True)
+    target, drafter = load_with_drafter(directory, ops, kv_format=kv_format)
     return DraftRunner(target, drafter, num_lookahead_tokens=2)
 
 

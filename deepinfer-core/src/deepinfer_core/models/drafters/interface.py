@@ -14,6 +14,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.decoder_config import DecoderConfig
+from deepinfer_core.models.deepseek_v4_config import V4Config
 from deepinfer_core.models.layers.packed import Stored
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
 
@@ -24,6 +26,11 @@ Draw = Callable[[Tensor, int], Tensor]
 @runtime_checkable
 class DraftTarget(Protocol):
     """What a model that can have a drafter has besides."""
+
+    @property
+    def config(self) -> DecoderConfig | V4Config:
+        """What its drafter follows from."""
+        ...
 
     def forward_with_features(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Hidden states as `forward` gives them, and what its drafter reads [T, ...]."""
