@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 from torch import Tensor
 
@@ -102,12 +104,14 @@ def read_slots(cache: Tensor, slots: Tensor, record: Record | None = None) -> Te
     """
     if record is not None:
         return decode(read_slots(cache, slots), record)
-    block_size, width = cache.shape[1:]
-    view = token_rows(cache.unsqueeze(2), width)
-    if view is None:
-        return cache[slots // block_size, slots % block_size]
-    flat, rows_per_block = view
-    return flat.index_select(0, slots // block_size * rows_per_block + slots % block_size)
+    num_blocks, block_size, width = cache.shape
+    # LAYOUT: rows of the view begin at every multiple of `step` elements, so they overlap where
+    # the stride of the block axis is no multiple of a row.
+    step = gcd(cache.stride(0), width)
+    per_block, per_row = cache.stride(0) // step, width // step
+    num_rows = (num_blocks - 1) * per_block + (block_size - 1) * per_row + 1
+    rows = cache.as_strided((num_rows, width), (step, 1))
+    return rows.index_select(0, slots // block_size * per_block + slots % block_size * per_row)
 
 
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:

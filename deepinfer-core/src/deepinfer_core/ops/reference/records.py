@@ -51,22 +51,25 @@ def encode(x: Tensor, record: Record) -> Tensor:
 
 def decode(data: Tensor, record: Record) -> Tensor:
     """Records uint8 [n, num_bytes] -> rows [n, width] float32."""
+    rows = torch.empty(len(data), record.width, device=data.device)
     if not len(data):
-        return data.new_empty(0, record.width, dtype=torch.float32)
+        return rows
+    coded, tail = rows[:, : record.num_coded], rows[:, record.num_coded :]
     codes = data[:, : record.code_bytes]
     if record.format.codes == "e4m3":
-        values = codes.view(torch.float8_e4m3fn).float()
+        coded.copy_(codes.view(torch.float8_e4m3fn))
     else:
-        values = _e2m1_pairs(data.device).index_select(0, codes.flatten().long())
-        values = values.view(len(data), 2 * record.code_bytes)[:, : record.num_coded]
+        pairs = _e2m1_pairs(data.device).index_select(0, codes.flatten().long())
+        coded.copy_(pairs.view(len(data), 2 * record.code_bytes)[:, : record.num_coded])
     first = record.scale_offset
     scales = _read_scales(data[:, first : first + record.scale_bytes], record.format.scales)
-    rows = (_grouped(values, record.group) * scales.unsqueeze(-1)).flatten(1)
-    rows = rows[:, : record.num_coded]
+    whole = record.num_coded // record.group  # in place: memory costs more than arithmetic
+    grouped = coded[:, : whole * record.group].view(len(data), whole, record.group)
+    grouped.mul_(scales[:, :whole].unsqueeze(-1))
+    coded[:, whole * record.group :].mul_(scales[:, whole:])
     if record.tail:
         first = record.tail_offset
-        tail = _typed(data[:, first : first + 2 * record.tail], torch.bfloat16)
-        rows = torch.cat((rows, tail.float()), dim=1)
+        tail.copy_(_typed(data[:, first : first + 2 * record.tail], torch.bfloat16))
     return rows
 
 
