@@ -86,6 +86,10 @@ class V41Config(V4Config):
         """What keys of indexers are; nothing turns them."""
         return self.kv_format.key_record(self.indexer.head_dim, is_turned=False)
 
+    def window_kv(self, dtype: str) -> LayerKV:
+        """What the window of a layer stores, those of a drafter included."""
+        return replace(V4Config.window_kv(self, dtype), allows_replay=True)
+
     @property
     def last_source(self) -> int:
         """The layer behind which no rows are written any more; -1: none writes any."""
@@ -145,7 +149,7 @@ def plan_shared_caches(config: V41Config, dtype: str) -> tuple[list[LayerKV], li
 
     layers = []
     sources: dict[int, SourceCaches] = {}
-    window = replace(config.window_kv(dtype), allows_replay=True)
+    window = config.window_kv(dtype)
     for layer, ratio in enumerate(config.compress_ratios):
         own = add(window)
         source = config.kv_source(layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ CLASSES = {
     "dspark_v4": DsparkV4,
     "dspark_v41": DsparkV41,
 }
+
+
+REPLAYED = replace(row_kv(64, "float32", "windows", window_size=8), allows_replay=True)
 
 
 def build(directory: Path) -> tuple[CausalModel, Drafter]:
@@ -124,7 +128,7 @@ def test_the_copies_of_v3_are_not_read(tmp_path: Path) -> None:
         ("mtp_v32", [row_kv(48, "float32", "latents"), row_kv(32, "float32", "index keys")]),
         ("mtp_v4", [row_kv(32, "float32", "windows", window_size=24)]),
         ("dspark_v4", [row_kv(32, "float32", "windows", window_size=24)] * 3),
-        ("dspark_v41", [row_kv(64, "float32", "windows", window_size=8)] * 3),
+        ("dspark_v41", [REPLAYED] * 3),
     ],
 )
 def test_caches_join_those_of_the_target(

@@ -14,7 +14,13 @@ from deepinfer_core.testing.drafting import DraftRunner, load_with_drafter
 from deepinfer_core.testing.tiny import TINY_DRAFTERS, write_tiny_checkpoint
 from torch import nn
 
-FORMATS = {"mtp_v32": "656+132", "mtp_v4": "584+132", "dspark_v4": "584+132"}
+FORMATS = {
+    "mtp_v32": ("656+132", {"656", "132"}),
+    "mtp_v4": ("584+132", {"584"}),
+    "dspark_v4": ("584+132", {"584"}),
+    "dspark_v41": ("288+68", {"528"}),
+}
+"""What caches hold by their configuration, and what those of the drafter do."""
 IDS = torch.randint(3, 275, (40,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
@@ -44,9 +50,9 @@ def round_rows(cache: RowCache, record: Record) -> None:
 def test_drafts_are_those_of_rounded_rows(name: str, tmp_path: Path) -> None:
     family, fields = TINY_DRAFTERS[name]
     directory = write_tiny_checkpoint(tmp_path, family, **fields)
-    records, plain = load(directory, FORMATS[name]), load(directory, "auto")
-    held = [kv.record.name for kv in records.drafter.layer_kv()]
-    assert set(held) <= set(FORMATS[name].split("+"))
+    kv_format, held = FORMATS[name]
+    records, plain = load(directory, kv_format), load(directory, "auto")
+    assert {kv.record.name for kv in records.drafter.layer_kv()} == held
     _, before = plain.propose({0: IDS}, {0: 5}, 3)
     plain = load(directory, "auto")
     for module, other in ((records.target, plain.target), (records.drafter, plain.drafter)):
