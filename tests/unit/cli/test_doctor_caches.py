@@ -104,7 +104,28 @@ PRO: dict[str, Any] = FLASH | {
     "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
     "index_topk": 1024,
 }
-MODELS = {"V3": V3, "V3.2": V32, "V4-Flash": FLASH, "V4-Pro": PRO}
+V41: dict[str, Any] = {
+    "architectures": ["DeepseekV41ForCausalLM"],
+    "model_type": "deepseek_v41",
+    "torch_dtype": "bfloat16",
+    "text_config": {name: FLASH[name] for name in FLASH if name != "num_hash_layers"}
+    | {
+        "hidden_size": 5120,
+        "num_hidden_layers": 40,
+        "q_lora_rank": 1280,
+        "n_routed_experts": 384,
+        "moe_intermediate_size": 2304,
+        "rms_norm_eps": 1e-20,
+        "compress_ratios": [0, 0, *[2] * 18, *[1] * 20, 0, 0, 0],
+        "kv_source_layer_ids": [2, 8, 14, 20],
+        "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
+        "index_n_heads": 32,
+        "candidate_source_layer_id": 20,
+        "candidate_topk_blocks": 2048,
+        "candidate_block_size": 8,
+    },
+}
+MODELS = {"V3": V3, "V3.2": V32, "V4-Flash": FLASH, "V4-Pro": PRO, "V4.1-Flash": V41}
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +148,10 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("V4-Flash", "584+132", 3850.25),
         ("V4-Pro", "584+68", 5031.4375),
         ("V4-Pro", "584+132", 5511.4375),
+        ("V4.1-Flash", "288+68", 890),
+        ("V4.1-Flash", "528+68", 1490),
+        ("V4.1-Flash", "584+68", 1630),
+        ("V4.1-Flash", "584+132", 1790),
     ],
 )
 def test_what_grows_with_the_context(
@@ -144,13 +169,14 @@ def test_what_grows_with_the_context(
     [
         ("V4-Flash", 3_214_336, 21 * (64 + 16) * 1024 + 20 * 512 * 1024),
         ("V4-Pro", 4_560_000, None),
+        ("V4.1-Flash", 40 * 128 * 528, 3 * 2 * 4096),
         ("V3.2", 0, 0),
     ],
 )
 def test_what_a_request_holds_at_any_length(
     directories: dict[str, Path], model: str, windows: int, open_groups: int | None
 ) -> None:
-    kv_format = "656+132" if model == "V3.2" else "584+132"
+    kv_format = {"V3.2": "656+132", "V4.1-Flash": "288+68"}.get(model, "584+132")
     caches = measure_caches(str(directories[model]), None, kv_format)
     found = fixed_bytes(caches)
     assert found.get("windows", 0) == pytest.approx(windows, rel=1e-3)

@@ -6,7 +6,9 @@ import psutil
 import pytest
 import torch
 from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
+from deepinfer_core.kv.format import row_kv
 from deepinfer_core.kv.layout import LayerKV, make_layout
+from deepinfer_core.ops.records import make_record
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks, layer_caches
 
 FULL = LayerKV(kind="full", num_kv_heads=2, head_dim=8, dtype_bytes=2)
@@ -28,6 +30,30 @@ def test_views_are_disjoint_and_stay_in_their_block():
         assert not pool[0].any()
         assert not pool[2].any()
     assert all(view.shape[0] == 3 and view[0].is_contiguous() for view in views)
+
+
+def test_records_of_any_number_of_bytes_lie_side_by_side():
+    """Behind rows of large numbers, in pages that are no multiple of any of them."""
+    kinds = [
+        row_kv(512, "bfloat16", "rows", record=make_record("584", 512, 64), tokens_per_row=4),
+        row_kv(128, "bfloat16", "keys", record=make_record("132", 128), tokens_per_row=4),
+        row_kv(27, "bfloat16", "keys", record=make_record("288", 27), tokens_per_row=2),
+        row_kv(6, "float32", "open groups", window_size=8),
+        row_kv(32, "bfloat16", "windows", record=make_record("584", 32, 16), window_size=8),
+    ]
+    layout = make_layout(kinds, block_size=8)
+    pool = allocate_pool(layout, 4, torch.device("cpu"))
+    caches = layer_caches(pool, layout, torch.bfloat16)
+    assert [cache.k_cache.shape[-1] for cache in caches] == [584, 132, 16, 6, 56]
+    assert [str(cache.k_cache.dtype) for cache in caches] == [
+        *["torch.uint8"] * 3, "torch.float32", "torch.uint8"
+    ]  # fmt: skip
+    for cache, group in enumerate(layout.cache_groups):
+        pool.zero_()
+        caches[cache].k_cache[2] = 1
+        others = [c for c, g in enumerate(layout.cache_groups) if g == group and c != cache]
+        assert not any(caches[other].k_cache.any() for other in others)
+        assert not pool[[0, 1, 3]].any()
 
 
 def test_copying_a_page_copies_the_block_in_every_layer():
