@@ -6,21 +6,17 @@ predict further tokens (`mtp.*`) are not part of this model.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from deepinfer_core.kv.layout import LayerKV
-from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.deepseek_v4_config import (
     LayerCaches,
     V4Config,
     plan_caches,
     read_v4_config,
 )
-from deepinfer_core.models.layers.embedding import VocabMatrix
 from deepinfer_core.models.layers.hybrid_attention import HybridAttention, WindowAttention
 from deepinfer_core.models.layers.hyper_connection import (
     HyperConnection,
@@ -29,19 +25,10 @@ from deepinfer_core.models.layers.hyper_connection import (
 )
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.models.layers.rotary import RotaryTable
 from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.stream_model import StreamModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
-
-RENAMED = (
-    (re.compile(r"\bhc_(\w+)\.(fn|base|scale)$"), r"hc_\1_\2"),
-    (re.compile(r"\.gate_proj\.(weight|scale)$"), r".w1.\1"),
-    (re.compile(r"\.down_proj\.(weight|scale)$"), r".w2.\1"),
-    (re.compile(r"\.up_proj\.(weight|scale)$"), r".w3.\1"),
-    (re.compile(r"\.e_score_correction_bias$"), ".bias"),
-    (re.compile(r"\.image_bias$"), ".bias_vl"),
-)
 
 
 class V4Layer(nn.Module):
@@ -85,7 +72,7 @@ class V4Layer(nn.Module):
         return self.hc_ffn.write(y, streams, post, mix)
 
 
-class DeepseekV4(CausalModel):
+class DeepseekV4(StreamModel):
     """A window and compressed rows, four residual streams, experts hashed by token or routed.
 
     Args and errors are those of `CausalModel`.
@@ -94,44 +81,19 @@ class DeepseekV4(CausalModel):
     kv_formats = ("584+132", "584+68")
 
     def __init__(self, config: V4Config, ops: OpTable, *, dtype: str) -> None:
-        size = config.hidden_size
         super().__init__(config, ops, dtype=dtype)
         self.config = config
         self._layer_kvs, caches = plan_caches(config, dtype)
-        self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.layers = nn.ModuleList(
             V4Layer(ops, config, layer, caches[layer], dtype=dtype)
             for layer in range(config.num_layers)
         )
         self.hc_head = HyperHead(ops, config, dtype=dtype)
-        self.norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="final.norm")
-        self.head = VocabMatrix(config.vocab_size, size, dtype=dtype)
-        self.rotary = RotaryTable(config.rope)
-        self.compress_rotary = RotaryTable(config.compress_rope)
 
     @classmethod
     def read_config(cls, raw: RawConfig) -> V4Config:
         """See `CausalModel.read_config`."""
         return read_v4_config(raw)
-
-    @staticmethod
-    def stored_name(name: str) -> str:
-        """The released name of a parameter."""
-        for pattern, replacement in RENAMED:
-            name = pattern.sub(replacement, name)
-        return name
-
-    def is_redundant(self, name: str) -> bool:
-        """Whether a checkpoint tensor is of a layer that predicts further tokens."""
-        return name.startswith("mtp.")
-
-    @property
-    def head_weight(self) -> Tensor:
-        return self.head.weight
-
-    def layer_kv(self) -> list[LayerKV]:
-        """What each cache stores per token, see `plan_caches`."""
-        return self._layer_kvs
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -157,9 +119,7 @@ class DeepseekV4(CausalModel):
     ) -> tuple[Tensor, list[Tensor]]:
         """The streams [T, n, D] behind the last layer, and the means behind the tapped ones."""
         attention, positions = batch.attention, batch.positions
-        longest = max((meta.max_seq_len for meta in attention.groups), default=0)
-        plain = self.rotary.cos_sin(longest, positions.device)
-        scaled = self.compress_rotary.cos_sin(longest, positions.device)
+        plain, scaled = self.rotations(batch)
         x = self.embed(batch.input_ids)
         streams = x.unsqueeze(1).repeat(1, self.config.hyper.num_streams, 1)
         taps = []
@@ -173,8 +133,3 @@ class DeepseekV4(CausalModel):
     def _collapse(self, streams: Tensor) -> Tensor:
         hidden_states: Tensor = self.norm(self.hc_head(streams))
         return hidden_states
-
-    def embed_ids(self, token_ids: Tensor) -> Tensor:
-        """[N] int32 -> [N, C]."""
-        embeddings: Tensor = self.embed(token_ids)
-        return embeddings

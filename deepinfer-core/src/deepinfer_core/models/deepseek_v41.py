@@ -11,42 +11,36 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from deepinfer_core.kv.layout import LayerKV
-from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v41_config import (
     V41Config,
     plan_shared_caches,
     read_v41_config,
 )
 from deepinfer_core.models.interface import Vocabulary
-from deepinfer_core.models.layers.embedding import VocabMatrix
 from deepinfer_core.models.layers.engram import NgramWindows
 from deepinfer_core.models.layers.hyper_connection import stream_mean
-from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.models.layers.rotary import RotaryTable
 from deepinfer_core.models.layers.tail import take_tail
 from deepinfer_core.models.layers.v41_layer import V41Layer
 from deepinfer_core.models.raw_config import RawConfig
+from deepinfer_core.models.stream_model import StreamModel
 from deepinfer_core.models.vision.model import SeeingModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
 
-class DeepseekV41(SeeingModel):
+class DeepseekV41(StreamModel, SeeingModel):
     """Rows shared between layers, delayed residual streams, a memory of n-grams, a vision tower.
 
-    Args and errors are those of `DecoderModel`.
+    Args and errors are those of `CausalModel`.
     """
 
     kv_formats = ("288+68", "528+68", "584+68", "584+132")
 
     def __init__(self, config: V41Config, ops: OpTable, *, dtype: str) -> None:
-        size = config.hidden_size
         super().__init__(config, ops, dtype=dtype)
         self.config = config
         self.history_len = config.history_len
         self._layer_kvs, caches = plan_shared_caches(config, dtype)
-        self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
         self.layers = nn.ModuleList(
             V41Layer(ops, config, layer, caches[layer], dtype=dtype)
             for layer in range(config.num_layers)
@@ -59,39 +53,23 @@ class DeepseekV41(SeeingModel):
             dtype=dtype,
             role="hc.head",
             hc_mult=config.hyper.num_streams,
-            hidden_size=size,
+            hidden_size=config.hidden_size,
         )
-        self.norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="final.norm")
-        self.head = VocabMatrix(config.vocab_size, size, dtype=dtype)
-        self.rotary = RotaryTable(config.rope)
-        self.compress_rotary = RotaryTable(config.compress_rope)
 
     @classmethod
     def read_config(cls, raw: RawConfig) -> V41Config:
-        """See `DecoderModel.read_config`."""
+        """See `CausalModel.read_config`."""
         return read_v41_config(raw)
 
     @staticmethod
     def stored_name(name: str) -> str:
         """The released name of a parameter."""
-        return DeepseekV4.stored_name(SeeingModel.stored_name(name))
-
-    def is_redundant(self, name: str) -> bool:
-        """Whether a checkpoint tensor is of a layer that predicts further tokens."""
-        return name.startswith("mtp.")
-
-    @property
-    def head_weight(self) -> Tensor:
-        return self.head.weight
+        return StreamModel.stored_name(SeeingModel.stored_name(name))
 
     def read_vocabulary(self, vocabulary: Vocabulary) -> None:
         """See `models.interface.ReadsVocabulary`: the memory hashes what tokens look like."""
         if self.ngrams is not None:
             self.ngrams.read_vocabulary(vocabulary, self.vocab_size)
-
-    def layer_kv(self) -> list[LayerKV]:
-        """What each cache stores per token, see `plan_shared_caches`."""
-        return self._layer_kvs
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -115,14 +93,11 @@ class DeepseekV41(SeeingModel):
         self, batch: ForwardBatch, tapped: Sequence[int]
     ) -> tuple[Tensor, list[Tensor]]:
         """What `forward` gives, and the means of the streams before the tapped layers."""
-        attention, positions = batch.attention, batch.positions
-        longest = max((meta.max_seq_len for meta in attention.groups), default=0)
-        plain = self.rotary.cos_sin(longest, positions.device)
-        scaled = self.compress_rotary.cos_sin(longest, positions.device)
+        plain, scaled = self.rotations(batch)
         n = self.config.hyper.num_streams
         embedded = self.put_images(self.embed(batch.input_ids), batch.images)
         streams = embedded.unsqueeze(1).repeat(1, n, 1)
-        pre = torch.zeros(len(streams), n, device=positions.device)
+        pre = torch.zeros(len(streams), n, device=streams.device)
         pre[:, 0] = 1.0  # all streams are equal
         classes = None if self.ngrams is None else self.ngrams(batch)
         is_image = None if batch.images is None else batch.images.is_image
@@ -143,8 +118,3 @@ class DeepseekV41(SeeingModel):
             hidden_states = tail.spread(hidden_states, num_tokens)
             taps = [tap if len(tap) == num_tokens else tail.spread(tap, num_tokens) for tap in taps]
         return hidden_states, taps
-
-    def embed_ids(self, token_ids: Tensor) -> Tensor:
-        """[N] int32 -> [N, C]."""
-        embeddings: Tensor = self.embed(token_ids)
-        return embeddings
