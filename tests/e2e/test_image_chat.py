@@ -14,21 +14,14 @@ import pytest
 from deepinfer_core import LLM, SamplingParams
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
-from deepinfer_core.testing.tiny_v41 import TINY_VISION
+from deepinfer_core.testing.tiny_v41 import FOUR_LAYERS, TINY_VISION
 from deepinfer_recipe import plugin as recipe_plugin
 
 pil_image = pytest.importorskip("PIL.Image", reason="Pillow is missing")
 
 IMAGE, IMAGE_ID = "<\uff5cimage\uff5c>", 129279
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-SMALL: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layer_ids": [1, 2],
-    "index_source_layer_ids": [1, 2],
-    "candidate_source_layer_id": 2,
-    "engram_layer_ids": [],  # its table of tokens takes a while to build for a real vocabulary
-}
+SMALL = FOUR_LAYERS | {"engram_layer_ids": []}  # whose table takes long for a real vocabulary
 
 
 def tokenizer_with_system() -> str:

@@ -12,18 +12,9 @@ from deepinfer_core.models.vision.preprocess import prepare_image
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
-from deepinfer_core.testing.tiny_v41 import TINY_VISION
+from deepinfer_core.testing.tiny_v41 import FOUR_LAYERS, TINY_VISION
 
 IMAGE = 319
-FOUR_LAYERS = {
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layer_ids": [1, 2],
-    "index_source_layer_ids": [1, 2],
-    "candidate_source_layer_id": 2,
-    "engram_layer_ids": [1],
-    "engram_num_embeddings": [384],
-}
 OPTIONS = {"dtype": "float32", "batch_invariant": True, "max_model_len": 400, "num_blocks": 300}
 PROMPTS = {
     "one": ([5, 6, 7, IMAGE, 8, 9, 10, 11, 12], ["a"]),

@@ -69,6 +69,17 @@ DEEPSEEK_V41: dict[str, Any] = {
 }
 """Its classes of tokens are those of the tiny tokenizer."""
 
+FOUR_LAYERS: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "compress_ratios": [0, 2, 1, 1],
+    "kv_source_layer_ids": [1, 2],
+    "index_source_layer_ids": [1, 2],
+    "candidate_source_layer_id": 2,
+    "engram_layer_ids": [1],
+    "engram_num_embeddings": [384],
+}
+"""To be given besides, for a model with one layer of each kind."""
+
 TINY_VISION: dict[str, Any] = {
     "model_type": "deepseek_v41_vision",
     "num_hidden_layers": 2,

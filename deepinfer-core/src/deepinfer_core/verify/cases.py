@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from deepinfer_core.images import PreparedImage
 from deepinfer_core.sampling_params import SamplingParams
 
 NUM_SAMPLES = 3
@@ -26,6 +27,14 @@ class Case:
 
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
+    images: tuple[PreparedImage, ...] = ()
+    """One for each image token of the prompt."""
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Prompt, its images in full length, and output."""
+        num_image_tokens = sum(image.num_tokens - 1 for image in self.images)
+        return len(self.prompt_token_ids) + num_image_tokens + (self.params.max_tokens or 0)
 
     @property
     def is_greedy(self) -> bool:
