@@ -101,8 +101,8 @@ def _pick(scores: Tensor, numbers: Tensor, count: int) -> Tensor:
 
 
 def _ranks(scores: Tensor) -> Tensor:
-    """[L, n] float32 -> int64, ordered like the scores and, among equals, the first on top."""
-    bits = (scores + 0.0).view(torch.int32)  # makes the two zeros one
+    """[L, n] -> int64, ordered like the scores in float32 and, among equals, the first on top."""
+    bits = (scores.to(torch.float32) + 0.0).view(torch.int32)  # makes the two zeros one
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     columns = torch.arange(0, -scores.shape[1], -1, device=scores.device)
     return columns.add(ordered, alpha=2**32)
