@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_core.errors import ConfigError
-from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v4_config import V4Config
 from deepinfer_core.models.drafters.dspark_layers import BlockAttention, ContextInput, DraftHead
 from deepinfer_core.models.drafters.interface import (
@@ -28,6 +27,7 @@ from deepinfer_core.models.drafters.interface import (
 )
 from deepinfer_core.models.drafters.rows import rows_of
 from deepinfer_core.models.layers.rotary import RotaryTable
+from deepinfer_core.models.stream_model import StreamModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import ForwardBatch
 
@@ -75,7 +75,7 @@ class Dspark(Drafter):
         last = self.dspark.num_stages - 1
         homes = {"stages": "mtp.", "context": "mtp.0.", "head": f"mtp.{last}."}
         home = homes.get(part, f"mtp.{last}.{part}.")
-        return DeepseekV4.stored_name(home + rest)
+        return StreamModel.stored_name(home + rest)
 
     def is_redundant(self, name: str) -> bool:
         return not name.startswith("mtp.")

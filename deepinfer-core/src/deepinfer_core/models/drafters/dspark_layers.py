@@ -73,7 +73,7 @@ class MarkovHead(nn.Module):
 
     def __init__(self, ops: OpTable, vocab_size: int, rank: int, *, dtype: str) -> None:
         super().__init__()
-        self.embed = VocabMatrix(vocab_size, rank, dtype=dtype)
+        self.embed = VocabMatrix(ops, vocab_size, rank, dtype=dtype, role="draft.markov")
         self.head = Linear(ops, rank, vocab_size, dtype=dtype, role="draft.markov")
 
 

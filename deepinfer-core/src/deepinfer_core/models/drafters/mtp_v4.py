@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from deepinfer_core.errors import ModelLoadError
-from deepinfer_core.models.deepseek_v4 import DeepseekV4, V4Layer
+from deepinfer_core.models.deepseek_v4 import V4Layer
 from deepinfer_core.models.deepseek_v4_config import LayerCaches, V4Config, drafter_layers
 from deepinfer_core.models.drafters.interface import longest_position
 from deepinfer_core.models.drafters.mtp import Mtp
@@ -17,6 +17,7 @@ from deepinfer_core.models.layers.hyper_connection import HyperHead
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.rotary import RotaryTable
+from deepinfer_core.models.stream_model import StreamModel
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
@@ -57,7 +58,7 @@ class MtpV4(Mtp):
         self.rotary = RotaryTable(config.rope)
 
     def stored_name(self, name: str) -> str:
-        return DeepseekV4.stored_name("mtp.0." + name.removeprefix("layer."))
+        return StreamModel.stored_name("mtp.0." + name.removeprefix("layer."))
 
     def is_redundant(self, name: str) -> bool:
         return not name.startswith("mtp.")
