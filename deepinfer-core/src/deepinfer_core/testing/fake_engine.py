@@ -39,6 +39,9 @@ class FakeEngine:
         tokenizer: default: `fake_tokenizer()`.
     """
 
+    limits = SimpleNamespace(vision=None)
+    """It sees no images."""
+
     def __init__(
         self,
         reply: Reply | None = None,
@@ -53,7 +56,6 @@ class FakeEngine:
         self.vocab_size = self.tokenizer.vocab_size
         self.max_model_len = max_model_len
         self.info = SimpleNamespace(architecture="FakeForCausalLM")
-        self.limits = SimpleNamespace(vision=None)
         self.num_added = 0
         """Requests that were added; a test may set it back."""
         self.is_closed = False
