@@ -72,3 +72,20 @@ def test_the_memory_of_v41_speaks_before_its_features_are_taken(tmp_path: Path) 
     _, features = model.forward_with_features(HandRunner(model).next_batch({0: IDS}))
     assert model.config.dspark.target_layers[0] == 3
     assert (features[:, 0] - behind[0].mean(dim=1)).abs().max() > 0.01
+
+
+def test_features_of_a_tail_stand_where_its_tokens_do(tmp_path: Path) -> None:
+    """Behind its last source a model may compute the last tokens of each request alone."""
+    family, fields = TINY_DRAFTERS["dspark_v41"]
+    checkpoint = open_checkpoint(write_tiny_checkpoint(tmp_path, family, **fields))
+    ops = reference_table()
+    model = build_model(checkpoint.info, ops, dtype="float32", decoder_replay=True)
+    load_weights(model, checkpoint, device="cpu", vocabulary=load_tokenizer(tmp_path))
+    before: list[Tensor] = []
+    model.layers[7].register_forward_pre_hook(lambda _, args: before.append(args[0]))
+    batch = HandRunner(model).next_batch({0: IDS, 1: IDS[:5]})
+    _, features = model.forward_with_features(batch)
+    window = model.config.window_size
+    kept = [*range(len(IDS) - window, len(IDS)), *range(len(IDS), len(IDS) + 5)]
+    torch.testing.assert_close(features[kept, 2], before[0].mean(dim=1))
+    assert len(features) == len(IDS) + 5
