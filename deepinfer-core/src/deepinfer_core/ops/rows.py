@@ -74,12 +74,14 @@ def compressed_rows(meta: AttentionMeta, tokens_per_row: int) -> Tensor:
     """
 
     def make() -> Tensor:
-        num_rows = meta.max_seq_len // tokens_per_row
-        firsts = torch.arange(num_rows, device=meta.positions.device) * tokens_per_row
-        seen = firsts + tokens_per_row - 1 <= meta.positions[:, None]
-        firsts = firsts.expand(seen.shape)
-        slots = slots_of(meta, token_requests(meta), firsts) // tokens_per_row
-        return torch.where(seen, slots, -1).int()
+        num_rows, device = meta.max_seq_len // tokens_per_row, meta.positions.device
+        firsts = torch.arange(num_rows, device=device) * tokens_per_row
+        requests = torch.arange(meta.num_reqs, device=device)
+        # Per request, since those of all tokens would be large.
+        slots = slots_of(meta, requests, firsts.expand(meta.num_reqs, -1)) // tokens_per_row
+        of_tokens = slots.int().index_select(0, token_requests(meta))
+        last_tokens = firsts + tokens_per_row - 1
+        return of_tokens.masked_fill_(last_tokens > meta.positions[:, None], -1)
 
     return _once(meta, f"compressed_rows/{tokens_per_row}", make)
 
