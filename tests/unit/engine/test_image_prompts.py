@@ -37,7 +37,10 @@ def make_engine(tmp_path_factory):
     loaded = load_model(config, PluginHost(load_entry_points=False))
 
     def make(**fields):
-        return Engine.from_loaded(EngineConfig.from_flat(str(path), **OPTIONS | fields), loaded)
+        config = EngineConfig.from_flat(str(path), **OPTIONS | fields)
+        if fields.get("decoder_replay"):  # the model is another one then
+            return Engine.from_config(config, PluginHost(load_entry_points=False))
+        return Engine.from_loaded(config, loaded)
 
     return make
 
@@ -130,6 +133,22 @@ def test_a_hit_may_end_within_an_image(make_engine, ask, plain, images):
     run(engine)
     assert 4 <= request.num_cached_tokens < 3 + images["b"].num_tokens
     assert request.output_token_ids == plain["last"]
+
+
+@pytest.mark.parametrize("decoder_replay", [False, True])
+def test_replayed_tokens_may_be_of_images(make_engine, ask, images, decoder_replay):
+    """A hit recomputes the last tokens of the cached prefix, here those of an image."""
+    engine = make_engine(block_size=4, bounded_replay=True, decoder_replay=decoder_replay)
+    (first,) = ask(engine, "last")
+    run(engine)
+    (again,) = ask(engine, "last")
+    run(engine)
+    assert again.num_cached_tokens > 4
+    assert again.num_replay_tokens > 0
+    (other,) = ask(engine, "one")  # the same three tokens, then another image
+    run(engine)
+    assert other.num_cached_tokens == 0
+    assert other.output_token_ids != first.output_token_ids
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])
