@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.llm import LLM
-from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.records import Record
@@ -43,7 +44,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def load(directory: Path, kv_format: str, dtype: str = "float32") -> DecoderModel:
+def load(directory: Path, kv_format: str, dtype: str = "float32") -> CausalModel:
     checkpoint = open_checkpoint(directory)
     ops = reference_table(batch_invariant=True)
     model = build_model(checkpoint.info, ops, dtype=dtype, kv_format=kv_format)
@@ -51,7 +52,7 @@ def load(directory: Path, kv_format: str, dtype: str = "float32") -> DecoderMode
     return model
 
 
-def row_caches(model: DecoderModel) -> list[RowCache]:
+def row_caches(model: CausalModel) -> list[RowCache]:
     """In the order of their layers."""
     found = [value for module in model.modules() for value in vars(module).values()]
     return [value for value in found if isinstance(value, RowCache)]
@@ -125,7 +126,7 @@ def test_random_combinations_equal_the_plain_run_bit_by_bit(directories: dict[st
     assert sum(result.num_hit_tokens for result in report.results) > 0
 
 
-def generate(directory: Path, prompts: list[list[int]], **fields: object) -> list[list[int]]:
+def generate(directory: Path, prompts: list[list[int]], **fields: Any) -> list[list[int]]:
     params = SamplingParams(temperature=1.0, seed=7, max_tokens=6, ignore_eos=True)
     host = PluginHost(load_entry_points=False)
     with LLM(str(directory), host=host, batch_invariant=True, kv_format="584+68", **fields) as llm:

@@ -61,7 +61,7 @@ class CacheConfig(_Section):
     """Share of the free memory, after the weights are loaded, that the pool may take."""
     num_blocks: Whole | None = Field(default=None, ge=2)
     """Blocks in the pool, overriding `memory_fraction`; one of them is the null block."""
-    kv_format: Text = "auto"
+    kv_format: Text = Field(default="auto", min_length=1)
     """What rows and index keys are held as: `auto`, in the model's dtype, or two record formats,
     such as `584+132`; which ones depends on the model. See docs/kv-records.md."""
     prefix_caching: Flag = True
