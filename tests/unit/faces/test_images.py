@@ -89,6 +89,8 @@ def test_files_and_urls_go_to_the_recipe(
         ),
         (PIXELS[..., 0], r"is ndarray of shape \[24, 36\]"),
         (5, "is int; allowed are pixels"),
+        ([[1], [2, 3]], ""),
+        (torch.empty(2, 2, 3, device="meta"), ""),
         (np.zeros((9000, 3, 3), dtype=np.uint8), "is 3 x 9000 pixels; allowed are sides of 1 to"),
         (RgbImage(2, 2, b"123"), "has 3 bytes of pixels, allowed are 12 for 2 x 2"),
         (b"broken", "cannot be used: no image in there"),

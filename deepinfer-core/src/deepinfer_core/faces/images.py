@@ -55,7 +55,7 @@ class ImageReader:
         for index, image in enumerate(images):
             try:
                 prepared.append(prepare_image(self._pixels(image), self._vision))
-            except (ValueError, OSError) as error:
+            except (ValueError, TypeError) as error:  # numpy raises both at what is no array
                 raise RequestError(f"images[{index}] {error}", field=field) from error
         return tuple(prepared)
 
