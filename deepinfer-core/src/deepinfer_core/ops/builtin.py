@@ -39,15 +39,26 @@ _SCHEMES = {
 _REFERENCE_PLANS = {
     "attn.paged": "paged_plan:plan_paged",
     "attn.mla": "paged_plan:plan_paged",
+    "attn.mla_prefill": "expanded_attn:plan_expanded",
     "kv.store": "kv:plan_store",
 }
 _REFERENCE_PREPARES = {"gemm.dense": "gemm:prepare"}
-_NOT_GRAPH_SAFE = frozenset({"attn.paged", "attn.mla", "index.select", "moe.experts", "moe.coded"})
+_NOT_GRAPH_SAFE = frozenset(
+    {
+        "attn.paged",
+        "attn.mla",
+        "attn.mla_prefill",
+        "index.select",
+        "moe.experts",
+        "moe.coded",
+    }
+)
 """Ops whose references take shapes from host values of the step."""
 _INVARIANT = {
     "act.silu_mul": "invariant_act:silu_mul",
     "attn.paged": "invariant_attn:paged",
     "attn.mla": "invariant_attn:mla",
+    "attn.mla_prefill": "invariant_attn:mla_prefill",
     "comm.all_reduce": "invariant_comm:all_reduce",
     "comm.reduce_scatter": "invariant_comm:reduce_scatter",
     "gemm.dense": "invariant_gemm:dense",
@@ -61,6 +72,7 @@ _INVARIANT = {
 _INVARIANT_PLANS = {
     "attn.paged": "invariant_plan:plan_paged",
     "attn.mla": "invariant_plan:plan_paged",
+    "attn.mla_prefill": "invariant_plan:plan_expanded",
 }
 
 

@@ -34,6 +34,7 @@ SCHEMES = (
 _FAR_LAWS: dict[str, Law] = {
     "attn.paged": cache_laws.check_paged_far,
     "attn.mla": cache_laws.check_paged_far,
+    "attn.mla_prefill": cache_laws.check_paged_far,
     "kv.store": cache_laws.check_store_far,
 }
 _HAS_SCHEMES = frozenset({"quant.act", "gemm.scaled"})
@@ -239,7 +240,7 @@ def _batch_law(trial: Trial) -> Law | None:
     rows = OP_CASES[op].rows
     if rows:
         return partial(laws.check_rows, rows=rows)
-    if op not in ("attn.paged", "attn.mla", "index.select"):
+    if op not in ("attn.paged", "attn.mla", "attn.mla_prefill", "index.select"):
         return laws.check_item_by_item
     # The law makes its own batches, so it needs each set of features once.
     batches = "mixed" if "varlen" in trial.kernel.caps.features else "decode"

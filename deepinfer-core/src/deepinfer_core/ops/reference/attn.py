@@ -10,6 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.expanded_attn import (
+    ExpandedPlan,
+    attend_expanded,
+    plan_expanded,
+)
+from deepinfer_core.ops.reference.gemm import linear
 from deepinfer_core.ops.reference.lanes import elementwise
 from deepinfer_core.ops.reference.paged_plan import (
     MAX_BATCHED_QUERIES,
@@ -98,6 +104,20 @@ def attend_latents(
     if isinstance(result, Tensor):
         return result[..., :rank]
     return result[0][..., :rank], result[1]
+
+
+def mla_prefill(
+    q: Tensor,
+    cache: Tensor,
+    weight: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.mla_prefill`."""
+    steps = plan if isinstance(plan, ExpandedPlan) else plan_expanded(None, meta)
+    return attend_expanded(paged, linear, q, cache, weight, steps, scale, return_lse)
 
 
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:

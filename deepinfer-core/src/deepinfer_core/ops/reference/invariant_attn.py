@@ -13,7 +13,9 @@ from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.reference.attn import attend_latents
-from deepinfer_core.ops.reference.invariant_plan import InvariantPlan, plan_paged
+from deepinfer_core.ops.reference.expanded_attn import ExpandedPlan, attend_expanded
+from deepinfer_core.ops.reference.invariant_gemm import dense
+from deepinfer_core.ops.reference.invariant_plan import InvariantPlan, plan_expanded, plan_paged
 from deepinfer_core.ops.reference.lanes import elementwise
 
 MIN_TILE_ROWS = 8
@@ -66,6 +68,20 @@ def mla(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """See `deepinfer_core.ops.specs.attn.mla`."""
     return attend_latents(paged, q_latent, q_rope, cache, meta, scale, plan, return_lse)
+
+
+def mla_prefill(
+    q: Tensor,
+    cache: Tensor,
+    weight: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """See `deepinfer_core.ops.specs.attn.mla_prefill`."""
+    steps = plan if isinstance(plan, ExpandedPlan) else plan_expanded(None, meta)
+    return attend_expanded(paged, dense, q, cache, weight, steps, scale, return_lse)
 
 
 def _make_tiles(by_request: Tensor, num_kv_heads: int, tile_queries: int) -> Tensor:

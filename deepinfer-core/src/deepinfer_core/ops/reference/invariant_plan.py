@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.reference.expanded_attn import ExpandedPlan
 from deepinfer_core.ops.reference.kv import token_rows
 from deepinfer_core.ops.reference.paged_plan import Part, rows_of, split
 from deepinfer_core.plugin_api.kernel import Problem
@@ -111,3 +112,8 @@ class InvariantPlan:
 def plan_paged(problem: Problem | None, meta: AttentionMeta) -> InvariantPlan:
     """The `plan` of the invariant `attn.paged`. Never waits for the device."""
     return InvariantPlan(meta)
+
+
+def plan_expanded(problem: Problem | None, meta: AttentionMeta) -> ExpandedPlan:
+    """The `plan` of the invariant `attn.mla_prefill`. Never waits for the device."""
+    return ExpandedPlan(meta, plan_paged)

@@ -95,6 +95,42 @@ def mla(
     """
 
 
+@op("attn.mla_prefill", major=1, tier=1, features={"varlen", "lse_out", "strided_cache"})
+def mla_prefill(
+    q: Tensor,
+    cache: Tensor,
+    weight: Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    plan: object | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend causally to latents, from which each head's keys and values are expanded.
+
+    What `attn.mla` computes between its projections and with them (DeepSeek-AI 2024,
+    arXiv:2405.04434, section 2.1): the key is k = [W_K c; r], the value v = W_V c, the score
+    s = scale * q.k. A pair of a query and a key costs Dn + Dr + Dv products per head instead of
+    2 R + Dr, for R (Dn + Dv) more per key: less work for long chunks. How much is expanded at a
+    time is the kernel's to choose; it needs no memory for all keys of all heads.
+
+    Args:
+        q: [T, H, Dn + Dr], the part that the latents meet, then the rotated one; tokens as in
+            `attn.paged`.
+        cache: [P, s, R + Dr] in the dtype of q, as in `attn.mla`.
+        weight: [H, Dn + Dv, R] in the dtype of q: the rows of W_K, then those of W_V.
+        meta: the batch. Query lengths above one need the feature `varlen`.
+        scale: factor of the scores.
+        plan: what the kernel's `plan` made of the meta in this step, or None.
+        return_lse: also return the normaliser (`lse_out`).
+
+    Returns:
+        o [T, H, Dv] in the dtype of q, possibly strided; with `return_lse` also lse [T, H] float32.
+
+    Keys and values may be rounded to the dtype of q. What `attn.paged` says of caches and waiting
+    holds here.
+    """
+
+
 @op("attn.sparse_mla", major=1, tier=1, features={"sinks", "lse_out", "strided_cache", "records"})
 def sparse_mla(
     q: Tensor,

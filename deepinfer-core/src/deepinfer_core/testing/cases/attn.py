@@ -77,8 +77,17 @@ class PagedBuild:
         kwargs = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
         return {**kwargs, "meta": meta, "scale": self.geometry.scale}
 
+    def keys_and_values(
+        self, batch: dict[str, Any], blocks: Tensor, offsets: Tensor, extras: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Of these slots for each query head, [S, H, D] float64, by the op's definition."""
+        group = self.geometry.num_q_heads // self.geometry.num_kv_heads
+        rows = (wide(batch[name][blocks, offsets]) for name in ("k_cache", "v_cache"))
+        k, v = (row.repeat_interleave(group, dim=1) for row in rows)
+        return k, v
+
     def extras(self, make: Maker) -> dict[str, Any]:
-        """Arguments of the optional features."""
+        """Arguments of the optional features, and weights."""
         has_sinks = "sinks" in self.features
         return {
             "window": self.window,
@@ -88,51 +97,10 @@ class PagedBuild:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LatentBuild(PagedBuild):
-    """Builds a call of `attn.mla`: one key head, whose first `rank` dims are the value."""
-
-    rank: int = 0
-
-    def arguments(
-        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta
-    ) -> dict[str, Any]:
-        return {
-            "q_latent": q[..., : self.rank],
-            "q_rope": q[..., self.rank :],
-            "cache": k_cache.squeeze(2),
-            "meta": meta,
-            "scale": self.geometry.scale,
-        }
-
-    def extras(self, make: Maker) -> dict[str, Any]:
-        return {"return_lse": "lse_out" in self.features}
-
-
-def latent_cases(sizes: Sizes) -> Sequence[Case]:
-    cases = {}
-    for num_heads, rank, rope_dim, size in ((16, 64, 16, 16), (3, 20, 6, 5)):
-        shape = {
-            "num_q_heads": sizes.pick("num_q_heads", num_heads),
-            "kv_rank": sizes.pick("kv_rank", rank),
-            "rope_head_dim": sizes.pick("rope_head_dim", rope_dim),
-        }
-        width = shape["kv_rank"] + shape["rope_head_dim"]
-        geometry = Geometry(shape["num_q_heads"], 1, width, sizes.pick("block_size", size))
-        for batch, requests in _batches(geometry.block_size).items():
-            is_varlen = any(query_len > 1 for query_len, _ in requests)
-            for kind in ((), ("strided_cache",), ("lse_out",), ("strided_cache", "lse_out")):
-                features = frozenset(kind) | ({"varlen"} if is_varlen else set())
-                build = LatentBuild(geometry, requests, features, rank=shape["kv_rank"])
-                name = "-".join((batch, *kind, "x".join(map(str, (*shape.values(), size)))))
-                cases[name] = Case(name, build, features, shape, token_counts=(1,))
-    return list(cases.values())
-
-
 def paged_cases(sizes: Sizes) -> Sequence[Case]:
     cases = []
     for geometry in _geometries(sizes):
-        for batch, requests in _batches(geometry.block_size).items():
+        for batch, requests in batches_around(geometry.block_size).items():
             is_varlen = any(query_len > 1 for query_len, _ in requests)
             for name, features, window in _feature_sets(is_varlen):
                 build = PagedBuild(geometry, requests, features, window)
@@ -206,22 +174,19 @@ def attend_in_full(
     """o and lse in float64: request by request, all scores at once, keys looked up one by one."""
     meta: AttentionMeta = batch["meta"]
     q, sinks, softcap = wide(batch["q"]), extras.get("sinks"), extras.get("softcap")
-    value_dim = build.rank if isinstance(build, LatentBuild) else build.geometry.head_dim
-    v_name = "k_cache" if isinstance(build, LatentBuild) else "v_cache"
-    group = build.geometry.num_q_heads // build.geometry.num_kv_heads
     tables, all_positions = meta.block_tables.cpu().long(), meta.positions.cpu()
-    outputs, normalisers = [q[:0, :, :value_dim]], [q[:0, :, 0]]
+    nothing = torch.empty(0, dtype=torch.int64)
+    outputs = [build.keys_and_values(batch, nothing, nothing, extras)[1]]
+    normalisers = [q[:0, :, 0]]
     row = 0
     for request, count in enumerate(meta.query_lens):
         positions = all_positions[row : row + count].unsqueeze(1)
         first = 0 if build.window is None else max(0, int(positions[0]) - build.window + 1)
         seen = torch.arange(first, int(positions[-1]) + 1)
         blocks, offsets = tables[request, seen // meta.block_size], seen % meta.block_size
-        k, v = (
-            wide(batch[name][blocks, offsets]).repeat_interleave(group, dim=1)
-            for name in ("k_cache", v_name)
-        )
-        scores = torch.einsum("thd,shd->ths", q[row : row + count], k) * build.geometry.scale
+        k, v = build.keys_and_values(batch, blocks, offsets, extras)
+        queries = q[row : row + count, :, : k.shape[2]]
+        scores = torch.einsum("thd,shd->ths", queries, k) * build.geometry.scale
         if softcap is not None:
             scores = softcap * (scores / softcap).tanh()
         hidden = seen > positions
@@ -232,7 +197,7 @@ def attend_in_full(
             sink = wide(sinks).view(1, -1, 1).expand(count, -1, 1)
             scores = torch.cat([scores, sink], dim=2)
         weights = scores.softmax(dim=2)[:, :, : len(seen)]
-        outputs.append(torch.einsum("ths,shd->thd", weights, v[..., :value_dim]))
+        outputs.append(torch.einsum("ths,shd->thd", weights, v))
         normalisers.append(scores.logsumexp(dim=2))
         row += count
     return [torch.cat(outputs), torch.cat(normalisers)]
@@ -248,7 +213,7 @@ def _geometries(sizes: Sizes) -> list[Geometry]:
     return list(dict.fromkeys(picked))
 
 
-def _batches(size: int) -> dict[str, Requests]:
+def batches_around(size: int) -> dict[str, Requests]:
     """Requests around the edges of blocks of this size."""
     return {
         "one-token": [(1, 1)],
@@ -307,6 +272,5 @@ def _merge(head_dim: int, make: Maker, num_tokens: int) -> Call:
 
 OPS = {
     "attn.paged": OpCases(paged_cases),
-    "attn.mla": OpCases(latent_cases),
     "attn.merge": OpCases(merge_cases, rows=("o1", "lse1", "o2", "lse2")),
 }
