@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import torch
 from deepinfer_core.ops.meta import AttentionMeta
-from deepinfer_core.ops.rows import closed_groups, compressed_rows, raw_rows, window_rows
+from deepinfer_core.ops.rows import (
+    batch_of,
+    closed_groups,
+    compressed_rows,
+    raw_rows,
+    window_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,3 +132,33 @@ def test_groups_that_close_are_written_unless_they_are_cached(
     for row, start, end in zip(members.tolist(), starts, ends, strict=True):
         before = start - (end - len(row))
         assert row[: max(0, before)] == [-1] * min(len(row), max(0, before))
+
+
+@given(batches(), st.data())
+@settings(deadline=None)
+def test_requests_of_a_batch_are_a_batch(
+    batch: tuple[AttentionMeta, list[tuple[int, int, int, int]]], data: st.DataObject
+) -> None:
+    meta, requests = batch
+    numbers = st.integers(0, len(requests) - 1)
+    picked = data.draw(st.lists(numbers, min_size=1, unique=True))
+    rows, part = batch_of(meta, picked)
+    spans = [range(*requests[number][:2]) for number in picked]
+    assert part.positions.tolist() == [position for taken in spans for position in taken]
+    assert meta.positions[rows].tolist() == part.positions.tolist()
+    assert (
+        part.cu_seqlens_q.diff().tolist()
+        == list(part.query_lens)
+        == [len(taken) for taken in spans]
+    )
+    assert part.seq_lens.tolist() == list(part.seq_len_bounds) == [taken.stop for taken in spans]
+    slots = [
+        -1 if position < requests[number][2] else slot(part.block_tables, row, position)
+        for row, (number, taken) in enumerate(zip(picked, spans, strict=True))
+        for position in taken
+    ]
+    assert part.slot_mapping.tolist() == slots
+    if meta.window_starts is not None:
+        assert part.window_starts is not None
+        assert part.window_starts.tolist() == [requests[number][3] for number in picked]
+    assert batch_of(meta, picked)[1] is part  # so that layers share its plans

@@ -6,7 +6,7 @@ tensors. Results stay with the meta. Knows nothing of what the rows hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -135,6 +135,35 @@ def _window_starts(meta: AttentionMeta, requests: Tensor) -> Tensor | int:
     if meta.window_starts is None:
         return 0
     return meta.window_starts.index_select(0, requests)[:, None]
+
+
+def batch_of(meta: AttentionMeta, requests: Sequence[int]) -> tuple[Tensor, AttentionMeta]:
+    """Some requests of a batch as a batch of their own.
+
+    Returns:
+        Their rows among the tokens, [T'] int64, and their meta.
+    """
+
+    def make() -> tuple[Tensor, AttentionMeta]:
+        lens = np.array(meta.query_lens, dtype=np.int64)
+        ends = lens.cumsum()
+        spans = [np.arange(ends[request] - lens[request], ends[request]) for request in requests]
+        device, starts = meta.positions.device, meta.window_starts
+        rows, picked = to_device(np.concatenate(spans), device), to_device(requests, device)
+        part = AttentionMeta(
+            cu_seqlens_q=to_device([0, *lens[list(requests)].cumsum()], device).int(),
+            seq_lens=meta.seq_lens[picked],
+            block_tables=meta.block_tables[picked],
+            slot_mapping=meta.slot_mapping[rows],
+            positions=meta.positions[rows],
+            block_size=meta.block_size,
+            query_lens=[meta.query_lens[request] for request in requests],
+            seq_len_bounds=[meta.seq_len_bounds[request] for request in requests],
+            window_starts=None if starts is None else starts[picked],
+        )
+        return rows, part
+
+    return _once(meta, f"batch_of {requests}", make)
 
 
 def _once(meta: AttentionMeta, key: str, make: Callable[[], T]) -> T:
