@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.models.layers.collectives import bind_gather, bind_sum
 from deepinfer_core.models.layers.packed import Stored
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import OpTable
@@ -46,12 +47,17 @@ class CausalModel(Stored):
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.vocab_size = config.vocab_size
+        share = ops.mesh.share(config.vocab_size, "tokens of the vocabulary")
+        self.gather_logits = bind_gather(ops, dtype=dtype, role="lm_head")
+        self.sum_logits = bind_sum(ops, dtype=dtype, role="lm_head")
+        num_rows = share.size_of(config.vocab_size)
+        self.first_head_row = share.index * num_rows
         self.head_gemm = ops.bind(
             "gemm.dense",
             dtype=dtype,
             role="lm_head",
             in_features=config.hidden_size,
-            out_features=config.vocab_size,
+            out_features=num_rows,
         )
 
     @classmethod
@@ -66,7 +72,7 @@ class CausalModel(Stored):
     @property
     @abstractmethod
     def head_weight(self) -> Tensor:
-        """[V, C] of the output head."""
+        """[V, C] of the output head, or this rank's share of its rows."""
 
     @abstractmethod
     def layer_kv(self) -> list[LayerKV]:
@@ -80,10 +86,21 @@ class CausalModel(Stored):
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """[L, C] -> [L, V] float32."""
         logits: Tensor = self.head_gemm(hidden_states, self.head_weight)
+        if self.gather_logits is not None:
+            logits = self.gather_logits(logits)
         return logits.float()
 
     @torch.inference_mode()
     def lm_head_chunk(self, hidden_states: Tensor, start: int, stop: int) -> Tensor:
         """[L, C] -> [L, stop - start] float32: the logits of one stretch of the vocabulary."""
-        logits: Tensor = self.head_gemm(hidden_states, self.head_weight[start:stop])
-        return logits.float()
+        if self.sum_logits is None:
+            logits: Tensor = self.head_gemm(hidden_states, self.head_weight[start:stop])
+            return logits.float()
+        # Each rank adds its columns to zeros: a stretch has more of some ranks than of others.
+        weight, first = self.head_weight, self.first_head_row
+        own = slice(max(start - first, 0), min(max(stop - first, 0), len(weight)))
+        logits = hidden_states.new_zeros(len(hidden_states), stop - start)
+        if own.start < own.stop:
+            columns = slice(own.start + first - start, own.stop + first - start)
+            logits[:, columns] = self.head_gemm(hidden_states, weight[own])
+        return self.sum_logits(logits).float()

@@ -25,7 +25,9 @@ class DecoderStack(nn.Module):
 
     def __init__(self, ops: OpTable, config: DecoderConfig, *, dtype: str) -> None:
         super().__init__()
-        self.embed_tokens = VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.embed_tokens = VocabMatrix(
+            ops, config.vocab_size, config.hidden_size, dtype=dtype, role="embed"
+        )
         self.layers = nn.ModuleList(
             DecoderLayer(ops, config, layer, dtype=dtype) for layer in range(config.num_layers)
         )
@@ -51,12 +53,14 @@ class DecoderModel(CausalModel):
 
     def __init__(self, config: DecoderConfig, ops: OpTable, *, dtype: str) -> None:
         super().__init__(config, ops, dtype=dtype)
-        self.config = config
+        self.config, self.mesh = config, ops.mesh
         self.model = DecoderStack(ops, config, dtype=dtype)
         self.lm_head = (
             None
             if config.tie_word_embeddings
-            else VocabMatrix(config.vocab_size, config.hidden_size, dtype=dtype)
+            else VocabMatrix(
+                ops, config.vocab_size, config.hidden_size, dtype=dtype, role="lm_head"
+            )
         )
 
     def layer_kv(self) -> list[LayerKV]:
@@ -64,10 +68,11 @@ class DecoderModel(CausalModel):
         config, dtype = self.config, str(self.dtype).removeprefix("torch.")
         if config.latent is not None:
             return [kind for kind in config.latent_kvs(dtype) for _ in range(config.num_layers)]
+        share = self.mesh.share_or_repeat(config.num_kv_heads, "key and value heads")
         return [
             LayerKV(
                 kind="full" if window_size is None else "window",
-                num_kv_heads=config.num_kv_heads,
+                num_kv_heads=share.size_of(config.num_kv_heads),
                 head_dim=config.head_dim,
                 dtype_bytes=self.dtype.itemsize,
                 window_size=window_size,

@@ -17,17 +17,18 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.format import PLAIN, KVFormat
 from deepinfer_core.models.interface import ReadsVocabulary, Vocabulary
 from deepinfer_core.models.layers.linear import Linear
-from deepinfer_core.models.layers.packed import Stored, checkpoint_views
+from deepinfer_core.models.layers.packed import Stored, checkpoint_shares, checkpoint_views
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.weights.checkpoint import Checkpoint
 from deepinfer_core.weights.dummy import fill_dummy
-from deepinfer_core.weights.model_info import ModelInfo
 from deepinfer_core.weights.quant.schemes import keep_codes
+from deepinfer_core.weights.shares import read_share, whole_tensors
 from deepinfer_core.weights.strict import check_names
 
 if TYPE_CHECKING:
     from deepinfer_core.models.causal import CausalModel
+    from deepinfer_core.weights.checkpoint import Checkpoint
+    from deepinfer_core.weights.model_info import ModelInfo
 
 Progress = Callable[[str, int], None]
 """Called with (tensor name, bytes now in place) after each tensor."""
@@ -45,14 +46,15 @@ def build_model(
     """Construct the model on the meta device: all ops bound, no memory for weights.
 
     Args:
-        ops: not frozen; freeze it afterwards.
+        ops: not frozen; freeze it afterwards. Its mesh says what share the layers hold.
         dtype: `float32`, `bfloat16` or `float16`, of weights and activations.
         registry: with the models of plugins; default: the built-in ones.
         kv_format: what the caches hold, as in `cache.kv_format`.
         decoder_replay: as in `cache.decoder_replay`.
 
     Raises:
-        ConfigError: the model's caches cannot hold that, or it has no decoder to replay.
+        ConfigError: the model's caches cannot hold that, it has no decoder to replay, or its sizes
+            cannot be divided among the ranks of the mesh.
         UnsupportedOpError: no kernel can serve one of the layers.
         ModelLoadError, PluginError: the architecture has no class.
     """
@@ -85,7 +87,8 @@ def load_weights(
 ) -> None:
     """Allocate the model's parameters on the device and fill them.
 
-    Blocks until everything is read. Nothing is allocated when names or shapes do not fit.
+    Blocks until everything is read. Nothing is allocated when names or shapes do not fit. Of
+    tensors that a mesh divides only the model's share is read.
 
     Args:
         model: or a drafter beside one, which has tensors of its own.
@@ -97,19 +100,20 @@ def load_weights(
     """
     if vocabulary is not None and isinstance(model, ReadsVocabulary):
         model.read_vocabulary(vocabulary)
-    wanted = checkpoint_views(model)
+    wanted, shares = checkpoint_views(model), checkpoint_shares(model)
     source = checkpoint.source
     names: list[str] = []
     if source is not None:
         source = keep_codes(source, wanted)
-        names = check_names(wanted, source.entries, model.is_redundant, checkpoint.info.path)
+        whole = whole_tensors(wanted, shares)
+        names = check_names(whole, source.entries, model.is_redundant, checkpoint.info.path)
     model.to_empty(device=device)
     views = checkpoint_views(model)
     if source is None:
-        fill_dummy(views, progress)
+        fill_dummy(views, shares, progress=progress)
     else:
         for name in names:
-            source.read_into(name, views[name])
+            read_share(source, name, shares.get(name), views[name])
             if progress is not None:
                 progress(name, views[name].nbytes)
     views.clear()  # they would keep what a kernel lays out anew

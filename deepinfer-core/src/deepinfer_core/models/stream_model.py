@@ -33,9 +33,9 @@ class StreamModel(CausalModel):
     def __init__(self, config: V4Config, ops: OpTable, *, dtype: str) -> None:
         super().__init__(config, ops, dtype=dtype)
         size = config.hidden_size
-        self.embed = VocabMatrix(config.vocab_size, size, dtype=dtype)
+        self.embed = VocabMatrix(ops, config.vocab_size, size, dtype=dtype, role="embed")
         self.norm = RMSNorm(ops, size, config.norm_eps, dtype=dtype, role="final.norm")
-        self.head = VocabMatrix(config.vocab_size, size, dtype=dtype)
+        self.head = VocabMatrix(ops, config.vocab_size, size, dtype=dtype, role="lm_head")
         self.rotary = RotaryTable(config.rope)
         self.compress_rotary = RotaryTable(config.compress_rope)
 

@@ -21,6 +21,7 @@ from deepinfer_core.ops.registry import (
     select,
 )
 from deepinfer_core.ops.spec import OP_SPECS, OpSpec
+from deepinfer_core.parallel.mesh import ALONE, Mesh
 from deepinfer_core.plugin_api.device import DeviceInfo
 from deepinfer_core.plugin_api.kernel import FEATURES, KernelSpec, Problem
 from deepinfer_core.plugin_api.records import KernelPolicy
@@ -83,14 +84,24 @@ class OpTable:
     """Binds problems to kernels and remembers the choices. Made by `make_op_table`."""
 
     def __init__(
-        self, kernels: Sequence[KernelSpec], specs: Mapping[str, OpSpec], rules: SelectionRules
+        self,
+        kernels: Sequence[KernelSpec],
+        specs: Mapping[str, OpSpec],
+        rules: SelectionRules,
+        mesh: Mesh = ALONE,
     ) -> None:
+        self.mesh = mesh
+        """Among whose ranks the layers that bind here are divided."""
         self._kernels = kernels
         self._specs = specs
         self._rules = rules
         self._bound: dict[Problem, BoundOp] = {}
         self._choices: dict[Problem, OpChoice] = {}
         self._is_frozen = False
+
+    def on(self, mesh: Mesh) -> OpTable:
+        """A table of the same kernels and rules, nothing bound yet, for one rank of a mesh."""
+        return OpTable(self._kernels, self._specs, self._rules, mesh)
 
     def bind(
         self,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from deepinfer_core.parallel.mesh import Share
+from deepinfer_core.weights.shares import whole_tensors
 from deepinfer_core.weights.stored import holds_codes
 
 BIAS_STD = 0.02
@@ -24,15 +26,29 @@ STRIPE_ELEMENTS = 1 << 22
 
 
 def fill_dummy(
-    views: Mapping[str, Tensor], progress: Callable[[str, int], None] | None = None
+    views: Mapping[str, Tensor],
+    shares: Mapping[str, Share] | None = None,
+    *,
+    progress: Callable[[str, int], None] | None = None,
 ) -> None:
     """Fill every tensor in place: norms with 1, biases with little, matrices by fan-in.
 
     With a standard deviation of 1 / sqrt(fan-in) every layer keeps the size of its input, and
     logits get a standard deviation near 1. Codes and their scales mean such numbers too.
+
+    Args:
+        shares: which views are of a part; they get that part of what the whole tensor would get.
     """
+    shares = shares or {}
+    others = whole_tensors(views, shares)
     for name, view in views.items():
-        fill_one(name, view, views, generator_of(name, view.device))
+        generator = generator_of(name, view.device)
+        if name not in shares:
+            fill_one(name, view, others, generator)
+        else:
+            whole = torch.empty_like(others[name], device=view.device)
+            fill_one(name, whole, others, generator)
+            view.copy_(shares[name].part_of(whole))
         if progress is not None:
             progress(name, view.nbytes)
 

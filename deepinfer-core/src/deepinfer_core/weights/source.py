@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -41,6 +41,7 @@ class TensorSource(Protocol):
         ...
 
 
+@runtime_checkable
 class RowSource(TensorSource, Protocol):
     """A source that can read a part of a tensor."""
 

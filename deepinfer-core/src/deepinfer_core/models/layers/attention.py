@@ -17,12 +17,16 @@ class Attention(nn.Module):
     def __init__(self, ops: OpTable, config: DecoderConfig, layer: int, *, dtype: str) -> None:
         super().__init__()
         self.head_dim = head_dim = config.head_dim
-        self.head_counts = (config.num_q_heads, config.num_kv_heads, config.num_kv_heads)
-        self.qk_v_counts = (config.num_q_heads + config.num_kv_heads, config.num_kv_heads)
+        q_share = ops.mesh.share(config.num_q_heads, "query heads")
+        kv_share = ops.mesh.share_or_repeat(config.num_kv_heads, "key and value heads")
+        num_q_heads = q_share.size_of(config.num_q_heads)
+        num_kv_heads = kv_share.size_of(config.num_kv_heads)
+        self.head_counts = (num_q_heads, num_kv_heads, num_kv_heads)
+        self.qk_v_counts = (num_q_heads + num_kv_heads, num_kv_heads)
         self.scale = config.attention_scale
         self.layer = layer
-        self.window_size = window_size = config.windows[layer]
-        q_size, kv_size, _ = (count * head_dim for count in self.head_counts)
+        self.window_size = config.windows[layer]
+        q_size, kv_size = config.num_q_heads * head_dim, config.num_kv_heads * head_dim
         self.qkv_proj = MergedLinear(
             ops,
             config.hidden_size,
@@ -30,14 +34,26 @@ class Attention(nn.Module):
             dtype=dtype,
             role="attn.qkv",
             bias=config.qkv_bias,
+            shares={"q_proj": q_share, "k_proj": kv_share, "v_proj": kv_share},
         )
         self.o_proj = Linear(
-            ops, q_size, config.hidden_size, dtype=dtype, role="attn.out", bias=config.o_bias
+            ops,
+            q_size,
+            config.hidden_size,
+            dtype=dtype,
+            role="attn.out",
+            bias=config.o_bias,
+            shard="in",
         )
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = RMSNorm(ops, head_dim, config.norm_eps, dtype=dtype, role="attn.q_norm")
             self.k_norm = RMSNorm(ops, head_dim, config.norm_eps, dtype=dtype, role="attn.k_norm")
+        self._bind_cache_ops(ops, config, dtype)
+
+    def _bind_cache_ops(self, ops: OpTable, config: DecoderConfig, dtype: str) -> None:
+        num_q_heads, num_kv_heads, _ = self.head_counts
+        head_dim, window_size = self.head_dim, self.window_size
         self.rotate = ops.bind(
             "rope.apply",
             dtype=dtype,
@@ -51,7 +67,7 @@ class Attention(nn.Module):
             role="attn.store",
             features=("strided_cache",),
             head_dim=head_dim,
-            num_kv_heads=config.num_kv_heads,
+            num_kv_heads=num_kv_heads,
         )
         self.attend = ops.bind(
             "attn.paged",
@@ -59,8 +75,8 @@ class Attention(nn.Module):
             role="attn.core",
             features=("varlen", "strided_cache", *(() if window_size is None else ("window",))),
             head_dim=head_dim,
-            num_q_heads=config.num_q_heads,
-            num_kv_heads=config.num_kv_heads,
+            num_q_heads=num_q_heads,
+            num_kv_heads=num_kv_heads,
         )
 
     def forward(

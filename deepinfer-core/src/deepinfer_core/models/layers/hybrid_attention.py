@@ -20,6 +20,7 @@ from deepinfer_core.models.layers.row_indexer import RowIndexer
 from deepinfer_core.models.layers.tail_rope import TailRope
 from deepinfer_core.ops.rows import compressed_rows, window_rows
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.runtime.batch import AttentionBatch
 
 
@@ -28,8 +29,10 @@ class GroupedProjection(nn.Module):
 
     def __init__(self, ops: OpTable, config: V4Config, *, dtype: str) -> None:
         super().__init__()
-        groups, rank = config.output_groups, config.output_rank
-        width = config.num_q_heads * config.head_dim // groups
+        rank = config.output_rank
+        width = config.num_q_heads * config.head_dim // config.output_groups
+        self.share = ops.mesh.share(config.output_groups, "groups of heads")
+        groups = self.share.size_of(config.output_groups)
         self.shape = (groups, rank, width)
         self.weight = empty_parameter(groups * rank, width, dtype=dtype)
         self.gemm = ops.bind(
@@ -46,6 +49,10 @@ class GroupedProjection(nn.Module):
         groups, _, width = self.shape
         y: Tensor = self.gemm(o.reshape(-1, groups, width), self.weight.view(self.shape))
         return y.reshape(len(o), -1)
+
+    def share_of(self, name: str) -> Share:
+        """See `packed.Shared`: whole groups."""
+        return self.share
 
 
 class WindowAttention(nn.Module):
@@ -64,12 +71,16 @@ class WindowAttention(nn.Module):
         )
         self.q_norm = RMSNorm(ops, config.q_rank, config.norm_eps, dtype=dtype, role="attn.q_norm")
         self.kv_norm = RMSNorm(ops, head_dim, config.norm_eps, dtype=dtype, role="attn.kv_norm")
-        self.wq_b = Linear(ops, config.q_rank, num_heads * head_dim, dtype=dtype, role="attn.q_up")
-        self.attn_sink = empty_parameter(num_heads, dtype="float32")
-        self.wo_a = GroupedProjection(ops, config, dtype=dtype)
-        self.wo_b = Linear(
-            ops, config.output_groups * config.output_rank, size, dtype=dtype, role="attn.out"
+        self.wq_b = Linear(
+            ops, config.q_rank, num_heads * head_dim, dtype=dtype, role="attn.q_up", shard="out"
         )
+        self.wo_a = GroupedProjection(ops, config, dtype=dtype)
+        width = config.output_groups * config.output_rank
+        self.wo_b = Linear(ops, width, size, dtype=dtype, role="attn.out", shard="in")
+        # Heads go with their groups.
+        self.share = self.wo_a.share
+        num_heads = self.share.size_of(num_heads)
+        self.attn_sink = empty_parameter(num_heads, dtype="float32")
         self.rope = TailRope(ops, head_dim, config.rope_head_dim, dtype=dtype, role="attn.rope")
         self.head_norm = None
         if config.norms_heads:
@@ -89,6 +100,10 @@ class WindowAttention(nn.Module):
             head_dim=head_dim,
             value_dim=head_dim,
         )
+
+    def share_of(self, name: str) -> Share:
+        """See `packed.Shared`."""
+        return self.share
 
     def forward(
         self, x: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch

@@ -17,6 +17,7 @@ from deepinfer_core.models.layers.norm import RMSNorm
 from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.runtime.batch import AttentionBatch
 
 LATENT_NORM_EPS = 1e-6
@@ -28,6 +29,8 @@ class LatentProjection(nn.Module):
 
     def __init__(self, ops: OpTable, num_heads: int, latent: LatentConfig, *, dtype: str) -> None:
         super().__init__()
+        self.share = ops.mesh.share(num_heads, "heads")
+        num_heads = self.share.size_of(num_heads)
         self.nope_head_dim = latent.nope_head_dim
         rows = latent.nope_head_dim + latent.v_head_dim
         self.weight = empty_parameter(num_heads * rows, latent.kv_rank, dtype=dtype)
@@ -48,6 +51,10 @@ class LatentProjection(nn.Module):
             in_features=latent.kv_rank,
             out_features=latent.v_head_dim,
         )
+
+    def share_of(self, name: str) -> Share:
+        """See `packed.Shared`."""
+        return self.share
 
     def to_latent(self, q: Tensor) -> Tensor:
         """Queries [T, H, nope_head_dim] -> [T, H, kv_rank]."""
@@ -70,9 +77,9 @@ class LatentAttention(nn.Module):
     ) -> None:
         super().__init__()
         size, num_heads = config.hidden_size, config.num_q_heads
-        self.latent = latent
-        self.layer = layer
-        self.num_heads = num_heads
+        self.latent, self.layer = latent, layer
+        share = ops.mesh.share(num_heads, "heads")
+        self.num_heads = share.size_of(num_heads)
         self.scale = config.attention_scale
         self.rope_layout = "interleaved" if config.rope.is_interleaved else "half"
         q_size = num_heads * latent.q_head_dim
@@ -87,36 +94,29 @@ class LatentAttention(nn.Module):
             dtype=dtype,
             role="attn.down",
             bias=config.qkv_bias,
+            shares={"q_proj": share},
         )
         self.q_a_layernorm = self.q_b_proj = None
         if latent.q_rank is not None:
             self.q_a_layernorm = RMSNorm(
                 ops, latent.q_rank, LATENT_NORM_EPS, dtype=dtype, role="attn.q_norm"
             )
-            self.q_b_proj = Linear(ops, latent.q_rank, q_size, dtype=dtype, role="attn.q_up")
+            self.q_b_proj = Linear(
+                ops, latent.q_rank, q_size, dtype=dtype, role="attn.q_up", shard="out"
+            )
         self.kv_a_layernorm = RMSNorm(
             ops, latent.kv_rank, LATENT_NORM_EPS, dtype=dtype, role="attn.kv_norm"
         )
         self.kv_b_proj = LatentProjection(ops, num_heads, latent, dtype=dtype)
-        self.o_proj = Linear(
-            ops,
-            num_heads * latent.v_head_dim,
-            size,
-            dtype=dtype,
-            role="attn.out",
-            bias=config.o_bias,
-        )
+        o_size, bias = num_heads * latent.v_head_dim, config.o_bias
+        self.o_proj = Linear(ops, o_size, size, dtype=dtype, role="attn.out", bias=bias, shard="in")
         self.indexer = None
         if config.indexer is not None:
             keys = config.num_layers + layer
             self.indexer = Indexer(ops, config, latent, config.indexer, keys, dtype=dtype)
+        record = config.row_record
         self.cache = RowCache(
-            ops,
-            layer,
-            latent.row_dim,
-            dtype=dtype,
-            role="attn.store",
-            record=config.row_record,
+            ops, layer, latent.row_dim, dtype=dtype, role="attn.store", record=record
         )
         self._bind_cache_ops(ops, dtype)
 

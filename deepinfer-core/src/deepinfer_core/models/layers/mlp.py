@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from deepinfer_core.models.layers.linear import Linear, MergedLinear
+from deepinfer_core.models.layers.linear import Linear, MergedLinear, Shard
 from deepinfer_core.ops.table import OpTable
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
+    """down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202).
+
+    Args:
+        down: how the last matrix is divided, by its inputs in any case.
+    """
 
     def __init__(
         self,
@@ -20,8 +24,10 @@ class GatedMLP(nn.Module):
         dtype: str,
         bias: bool,
         limit: float | None = None,
+        down: Shard = "in",
     ) -> None:
         super().__init__()
+        share = ops.mesh.share(intermediate_size, "intermediate features")
         self.gate_up_proj = MergedLinear(
             ops,
             hidden_size,
@@ -29,9 +35,10 @@ class GatedMLP(nn.Module):
             dtype=dtype,
             role="mlp.gate_up",
             bias=bias,
+            shares={"gate_proj": share, "up_proj": share},
         )
         self.down_proj = Linear(
-            ops, intermediate_size, hidden_size, dtype=dtype, role="mlp.down", bias=bias
+            ops, intermediate_size, hidden_size, dtype=dtype, role="mlp.down", bias=bias, shard=down
         )
         self.limit = limit
         self.silu_mul = ops.bind(
@@ -39,7 +46,7 @@ class GatedMLP(nn.Module):
             dtype=dtype,
             role="mlp.act",
             features=() if limit is None else ("limit",),
-            intermediate_size=intermediate_size,
+            intermediate_size=share.size_of(intermediate_size),
         )
 
     def forward(self, x: Tensor) -> Tensor:

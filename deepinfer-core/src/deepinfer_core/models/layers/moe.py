@@ -8,23 +8,33 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import MoeConfig
+from deepinfer_core.models.layers.collectives import bind_sum
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.mlp import GatedMLP
-from deepinfer_core.models.layers.packed import coded_parameters, empty_parameter, rows_per_scale
+from deepinfer_core.models.layers.packed import (
+    coded_parameters,
+    columns_per_scale,
+    empty_parameter,
+    rows_per_scale,
+)
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.plugin_api.kernel import Problem
 
 
 class Experts(nn.Module):
-    """Gated feed-forward experts: `w13` [E, 2F, C] gate above up, `w2` [E, C, F]."""
+    """Gated feed-forward experts: `w13` [E, 2F, C] gate above up, `w2` [E, C, F].
+
+    Each rank has F' = F / ranks of the features of every expert, and computes terms of the sums.
+    """
 
     def __init__(self, ops: OpTable, hidden_size: int, moe: MoeConfig, *, dtype: str) -> None:
         super().__init__()
-        self.intermediate_size, self.limit = moe.intermediate_size, moe.limit
-        self.w13 = empty_parameter(
-            moe.num_experts, 2 * moe.intermediate_size, hidden_size, dtype=dtype
-        )
-        self.w2 = empty_parameter(moe.num_experts, hidden_size, moe.intermediate_size, dtype=dtype)
+        self.share = ops.mesh.share(moe.intermediate_size, "intermediate features of an expert")
+        self.intermediate_size = size = self.share.size_of(moe.intermediate_size)
+        self.limit = moe.limit
+        self.w13 = empty_parameter(moe.num_experts, 2 * size, hidden_size, dtype=dtype)
+        self.w2 = empty_parameter(moe.num_experts, hidden_size, size, dtype=dtype)
         self.w13_scales: nn.Parameter | None = None
         self.w2_scales: nn.Parameter | None = None
         self.experts = ops.bind(
@@ -33,7 +43,7 @@ class Experts(nn.Module):
             role="moe.experts",
             features=() if moe.limit is None else ("limit",),
             hidden_size=hidden_size,
-            intermediate_size=moe.intermediate_size,
+            intermediate_size=size,
             num_experts=moe.num_experts,
             top_k=moe.num_experts_per_token,
         )
@@ -48,8 +58,14 @@ class Experts(nn.Module):
         return y
 
     def takes_codes(self, scheme: str) -> bool:
-        """See `HoldsCodes`: the gate must end where a block of scales does."""
-        return self.intermediate_size % rows_per_scale(scheme) == 0
+        """See `HoldsCodes`: the gate must end where a block of scales does, and a share too."""
+        if self.intermediate_size % rows_per_scale(scheme):
+            return False
+        return self.share.count == 1 or self.intermediate_size % columns_per_scale(scheme) == 0
+
+    def share_of(self, name: str) -> Share:
+        """See `Shared`."""
+        return self.share.along(1) if ".down_proj." in name else self.share
 
     def coded_problem(self, scheme: str) -> Problem:
         """See `HoldsCodes`."""
@@ -170,8 +186,15 @@ class SparseMoE(nn.Module):
         if moe.num_shared_experts:
             shared_size = moe.num_shared_experts * moe.intermediate_size
             self.shared_experts = GatedMLP(
-                ops, hidden_size, shared_size, dtype=dtype, bias=False, limit=moe.limit
+                ops,
+                hidden_size,
+                shared_size,
+                dtype=dtype,
+                bias=False,
+                limit=moe.limit,
+                down="terms",
             )
+        self.sum = bind_sum(ops, dtype=dtype, role="moe.sum")
 
     def forward(
         self, x: Tensor, input_ids: Tensor | None = None, is_image: Tensor | None = None
@@ -184,4 +207,5 @@ class SparseMoE(nn.Module):
         """
         ids, weights = self.gate.choose(x, input_ids, is_image)
         y: Tensor = self.experts(x, ids, weights)
-        return y if self.shared_experts is None else y + self.shared_experts(x)
+        y = y if self.shared_experts is None else y + self.shared_experts(x)
+        return y if self.sum is None else self.sum(y)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from deepinfer_core.ops.reference.codes import FP8_BLOCKS, GROUP, MXFP4
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.plugin_api.kernel import Problem
 
 
@@ -28,6 +29,15 @@ class Packed(Protocol):
         Args:
             path: of the layer in the model, such as `model.layers.0.self_attn.qkv_proj`.
         """
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A layer that may hold a share of its tensors, the rest being other ranks'."""
+
+    def share_of(self, name: str) -> Share:
+        """Which part of a checkpoint tensor this layer holds, by the model's own name."""
         ...
 
 
@@ -66,13 +76,27 @@ def checkpoint_views(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that the model wants from a checkpoint: name -> where it goes.
 
     The views alias the parameters; on the meta device they still have shapes and dtypes. A model
-    whose checkpoints use other names says so in `stored_name`.
+    whose checkpoints use other names says so in `stored_name`. A view may be of a share alone, see
+    `checkpoint_shares`.
     """
     stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
     views: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         views.update(module_views(path, module))
     return {stored_name(name): view for name, view in views.items()}
+
+
+def checkpoint_shares(model: nn.Module) -> dict[str, Share]:
+    """Of what a mesh divides: checkpoint name -> which part of the tensor its view is."""
+    stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
+    shares: dict[str, Share] = {}
+    for path, module in model.named_modules():
+        names = [name for name, _ in module_views(path, module)]
+        if isinstance(module, Shared):
+            for name in names:
+                if (share := module.share_of(name)).count > 1:
+                    shares[stored_name(name)] = share
+    return shares
 
 
 def module_views(path: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -105,3 +129,8 @@ def coded_parameters(shape: tuple[int, ...], scheme: str) -> tuple[nn.Parameter,
 def rows_per_scale(scheme: str) -> int:
     """Rows of a matrix that share a scale."""
     return FP8_BLOCKS.get(scheme, 1)
+
+
+def columns_per_scale(scheme: str) -> int:
+    """Columns of a matrix that share a scale."""
+    return FP8_BLOCKS.get(scheme, GROUP)

@@ -56,16 +56,22 @@ class Fp8Block:
     def decoded(self, entry: TensorEntry) -> TensorEntry:
         return replace(entry, is_loadable=True)
 
-    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
+    def read_rows(
+        self, source: RowSource, name: str, scale_name: str, first_row: int, out: Tensor
+    ) -> None:
         num_rows, num_columns = source.entries[name].shape
         rows, columns = self._block_size
         scales = read_scales(source, scale_name)
         if scales.shape[0] == num_rows:
             rows = 1
         stripe = rows * max(1, STRIPE_ELEMENTS // (rows * num_columns))
-        for first in range(0, num_rows, stripe):
-            part = slice(first, min(first + stripe, num_rows))
-            codes = torch.empty(part.stop - first, num_columns, dtype=torch.float8_e4m3fn)
+        end_row = first_row + len(out)
+        # Scales are of whole blocks: a stripe begins with one, even before the first row.
+        for first in range(first_row - first_row % rows, end_row, stripe):
+            end = min(first + stripe, end_row)
+            codes = torch.empty(end - first, num_columns, dtype=torch.float8_e4m3fn)
             source.read_rows(name, first, codes)
-            blocks = slice(first // rows, -(-part.stop // rows))
-            out[part] = decode_fp8(codes, scales[blocks], (rows, columns))
+            blocks = slice(first // rows, -(-end // rows))
+            numbers = decode_fp8(codes, scales[blocks], (rows, columns))
+            begin = max(first, first_row)
+            out[begin - first_row : end - first_row] = numbers[begin - first :]

@@ -43,11 +43,13 @@ class Mxfp4:
         num_rows, num_bytes = entry.shape
         return TensorEntry((num_rows, 2 * num_bytes), entry.dtype)
 
-    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
-        num_rows, num_bytes = source.entries[name].shape
-        scales = read_scales(source, scale_name)
-        for first in range(0, num_rows, STRIPE_ROWS):
-            rows = slice(first, min(first + STRIPE_ROWS, num_rows))
+    def read_rows(
+        self, source: RowSource, name: str, scale_name: str, first_row: int, out: Tensor
+    ) -> None:
+        num_bytes = source.entries[name].shape[1]
+        scales = read_scales(source, scale_name)[first_row : first_row + len(out)]
+        for first in range(0, len(out), STRIPE_ROWS):
+            rows = slice(first, min(first + STRIPE_ROWS, len(out)))
             stored = torch.empty(rows.stop - first, num_bytes, dtype=torch.uint8)
-            source.read_rows(name, first, stored)
+            source.read_rows(name, first_row + first, stored)
             out[rows] = decode_mxfp4(stored, scales[rows])

@@ -31,13 +31,15 @@ class Scheme(Protocol):
         """What the matrix is once decoded."""
         ...
 
-    def read_into(self, source: RowSource, name: str, scale_name: str, out: Tensor) -> None:
-        """Decode a matrix into place, a stripe at a time."""
+    def read_rows(
+        self, source: RowSource, name: str, scale_name: str, first_row: int, out: Tensor
+    ) -> None:
+        """Decode rows of a matrix into place, a stripe at a time."""
         ...
 
 
 class QuantizedSource:
-    """Decodes on the way. Implements `TensorSource`.
+    """Decodes on the way. Implements `RowSource`.
 
     Args:
         source: of the files; scales disappear from its entries.
@@ -90,11 +92,15 @@ class QuantizedSource:
         return QuantizedSource(self._source, self._schemes, names)
 
     def read_into(self, name: str, destination: Tensor) -> None:
+        self.read_rows(name, 0, destination)
+
+    def read_rows(self, name: str, first_row: int, destination: Tensor) -> None:
         if name in self._coded:
             scheme, scale_name = self._coded[name]
-            scheme.read_into(self._source, name, scale_name, destination)
+            scheme.read_rows(self._source, name, scale_name, first_row, destination)
         else:
-            self._source.read_into(self._kept_scales.get(name, name), destination)
+            stored_name = self._kept_scales.get(name, name)
+            self._source.read_rows(stored_name, first_row, destination)
 
 
 def kept_scale_name(name: str) -> str:
