@@ -73,7 +73,7 @@ FAMILIES = {
 MAX_POSITION = 2**20
 CHUNK = 512
 CONTEXTS = (1024, 4096, 16384, 65536, 262144, MAX_POSITION - 64)
-NUM_TOKENS = 10
+NUM_TOKENS = 24
 """Decoded at each context; the quickest step counts."""
 SKIPPED_CHUNK = 8192
 """Tokens of a step whose forward is left out."""
