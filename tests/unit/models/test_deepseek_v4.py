@@ -152,7 +152,18 @@ def test_a_kept_prefix_holds_the_raw_rows_of_a_few_tokens_only() -> None:
             "compress_ratios[3] = 2 is not one of 0 (window only), 4 (compressed sparse attention)",
         ),
         ({"compress_ratios": [0, 4]}, "compress_ratios has 2 entries, num_hidden_layers is 5"),
+        (
+            {"compress_ratios": [0, 0, 4, 128, 4, 4]},
+            "compress_ratios[5] = 4 is not 0: behind the 5 layers are those that predict",
+        ),
+        (
+            {"num_hidden_layers": 4},
+            "compress_ratios[4] = 4 is not 0: behind the 4 layers are those that predict",
+        ),
         ({"kv_source_layer_ids": [2]}, "kv_source_layer_ids is a field of DeepSeek-V4.1"),
+        ({"candidate_source_layer_id": 2}, "candidate_source_layer_id is a field of DeepSeek-V4.1"),
+        ({"engram_layer_ids": [1]}, "engram_layer_ids is a field of DeepSeek-V4.1, not of V4"),
+        ({"text_config": {}}, "text_config is a field of DeepSeek-V4.1, not of V4"),
         ({"o_groups": 3}, "o_groups = 3 is not a divisor of 4 heads"),
         ({"qk_rope_head_dim": 64}, "qk_rope_head_dim = 64 is not even and at most 32"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is not at most 8 experts"),

@@ -25,6 +25,10 @@ RATIOS = {
 AnyV4 = TypeVar("AnyV4", bound="V4Config")
 
 
+V41_FIELDS = ("kv_source_layer", "index_source_layer", "candidate_", "engram_", "text_config")
+"""How fields begin that only V4.1 has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperConfig:
     """Hyper-connections."""
@@ -176,10 +180,9 @@ def read_v4_config(raw: RawConfig) -> V4Config:
     Raises:
         ModelLoadError: a field is missing, malformed, or of another family.
     """
-    if "kv_source_layer_ids" in raw.fields:
-        raise ModelLoadError(
-            f"{raw.source}: kv_source_layer_ids is a field of DeepSeek-V4.1, not of V4"
-        )
+    for name in raw.fields:
+        if name.startswith(V41_FIELDS):
+            raise ModelLoadError(f"{raw.source}: {name} is a field of DeepSeek-V4.1, not of V4")
     return read_hybrid_config(raw, RATIOS)
 
 
@@ -246,6 +249,10 @@ def _read_ratios(raw: RawConfig, num_layers: int, allowed: Mapping[int, str]) ->
         if ratio not in allowed:
             known = ", ".join(f"{value} ({what})" for value, what in allowed.items())
             raise raw.malformed(f"compress_ratios[{layer}]", ratio, f"one of {known}")
+    for layer, ratio in enumerate(ratios[num_layers:], num_layers):
+        if ratio:
+            wanted = f"0: behind the {num_layers} layers are those that predict further tokens"
+            raise raw.malformed(f"compress_ratios[{layer}]", ratio, wanted)
     return tuple(ratios[:num_layers])
 
 

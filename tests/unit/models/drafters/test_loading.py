@@ -183,7 +183,7 @@ def test_stages_are_counted_by_their_ratios() -> None:
     assert two.dspark.num_stages == 2
     for ratios, message in (
         ([0, 0, 4, 128, 4], "compress_ratios has 5 entries for 5 layers; DSpark wants one more"),
-        ([0, 0, 4, 128, 4, 0, 4, 0], "compress_ratios[6] = 4 is not 0, as a DSpark stage's is"),
+        ([0, 0, 4, 128, 4, 0, 4, 0], "compress_ratios[6] = 4 is not 0: behind the 5 layers"),
     ):
         with pytest.raises(ModelLoadError) as caught:
             parse("dspark_v4", {"compress_ratios": ratios})

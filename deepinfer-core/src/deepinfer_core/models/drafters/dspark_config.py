@@ -58,16 +58,12 @@ def read_dspark_config(raw: RawConfig) -> DsparkConfig | None:
 
 def _count_stages(raw: RawConfig, num_layers: int) -> int:
     ratios = raw.optional_list("compress_ratios", int) or []
-    stages = ratios[num_layers:]
-    if not stages:
+    if len(ratios) <= num_layers:
         raise ModelLoadError(
             f"{raw.source}: compress_ratios has {len(ratios)} entries for {num_layers} layers; "
             "DSpark wants one more for each of its stages"
         )
-    for stage, ratio in enumerate(stages, num_layers):
-        if ratio:
-            raise raw.malformed(f"compress_ratios[{stage}]", ratio, "0, as a DSpark stage's is")
-    return len(stages)
+    return len(ratios) - num_layers
 
 
 def _read_target_layers(raw: RawConfig, num_layers: int) -> tuple[int, ...]:
