@@ -89,3 +89,20 @@ def test_chunks(pair: tuple[Any, Any], size: int) -> None:
     runner = HandRunner(ours)
     chunks = [runner.feed({0: ids[at : at + size]})[0] for at in range(0, len(ids), size)]
     assert_close(torch.cat(chunks), their_logits(theirs, ids))
+
+
+@pytest.mark.parametrize("pair", ["v3", "v3 without query latents"], indirect=True)
+@pytest.mark.parametrize("min_queries", [1, 25, 10**6], ids=["expanded", "both", "absorbed"])
+def test_both_forms_of_latent_attention(
+    pair: tuple[Any, Any], min_queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair
+    for layer in ours.model.layers:
+        monkeypatch.setattr(layer.self_attn.core, "min_queries", min_queries)
+    prompts = {length: tokens(length, seed=7) for length in LENGTHS}
+    expected = {length: their_logits(theirs, ids) for length, ids in prompts.items()}
+    runner = HandRunner(ours, num_blocks=128)
+    first = runner.feed({length: ids[: length // 2] for length, ids in prompts.items()})
+    rest = runner.feed({length: ids[length // 2 :] for length, ids in prompts.items()})
+    for length in LENGTHS:
+        assert_close(torch.cat([first[length], rest[length]]), expected[length])

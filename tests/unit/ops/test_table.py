@@ -1,5 +1,6 @@
 """The op table: binding, sharing, freezing, adapters and plans."""
 
+import dataclasses
 import logging
 import sys
 import types
@@ -151,6 +152,43 @@ def test_a_chosen_kernel_that_cannot_be_imported_is_an_error_not_a_fallback(targ
 def test_kernels_are_imported_only_when_chosen():
     ops = table(kernel(), kernel(provider="z.unused", target="nowhere:f", priority=0))
     assert ops.bind("fake.double", dtype="float32").provider == "a.k"
+
+
+def alternative(*kernels, device=CPU, **options):
+    ops = table(*kernels, device=device, **options)
+    bound = ops.bind("fake.double", dtype="float16", role="mlp", features=("window",), n=3)
+    return ops.bind_alternative(bound, "fake.other", m=4)
+
+
+def test_an_alternative_is_asked_for_what_the_bound_op_is():
+    problem = alternative(kernel(), kernel("fake.other@1")).problem
+    assert (problem.op, problem.dtype, problem.role) == ("fake.other", "float16", "mlp")
+    assert (problem.features, problem.shape) == ({"window"}, (("m", 4), ("n", 3)))
+
+
+def test_an_alternative_is_optional():
+    other = kernel("fake.other@1")
+    reference = kernel("fake.other@1", priority=0)
+    accelerator = DeviceInfo(kind="acme")
+    assert alternative(kernel()) is None  # nothing serves
+    assert alternative(kernel(), reference) is None  # it would take work from a plugin's kernel
+    assert alternative(kernel(), other) is not None
+    assert alternative(kernel(priority=0), reference) is not None
+    assert alternative(kernel(), reference, device=accelerator, strict=True) is None
+
+
+def test_no_alternative_where_bits_must_not_depend_on_the_choice():
+    invariant = dataclasses.replace(EVERYTHING, features=frozenset({"window", "batch_invariant"}))
+    both = [dataclasses.replace(k, caps=invariant) for k in (kernel(), kernel("fake.other@1"))]
+    assert alternative(*both) is not None
+    assert alternative(*both, batch_invariant=True) is None
+
+
+def test_a_kernel_named_for_the_alternative_must_serve():
+    unable = dataclasses.replace(kernel("fake.other@1"), caps=Caps(dtypes=("float32",)))
+    assert alternative(kernel(), unable, overrides={"fake.*": "a.k"}) is None
+    with pytest.raises(UnsupportedOpError, match="dtype float16"):
+        alternative(kernel(), unable, overrides={"fake.other": "a.k"})
 
 
 def test_freeze_says_once_which_hot_ops_run_on_references(caplog):

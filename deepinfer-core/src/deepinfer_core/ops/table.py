@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deepinfer_core.errors import ConfigError, EngineError, PluginError
+from deepinfer_core.errors import ConfigError, EngineError, PluginError, UnsupportedOpError
 from deepinfer_core.ops.builtin import reference_kernels
 from deepinfer_core.ops.registry import (
     OpChoice,
@@ -148,6 +149,34 @@ class OpTable:
                 )
             self._bound[problem] = self._select(problem)
         return self._bound[problem]
+
+    def bind_alternative(self, to: BoundOp, op: str, **shape: int) -> BoundOp | None:
+        """Bind another op for the problem of a bound one; the layer may use either in a step.
+
+        Args:
+            to: whose dtype, features, role and sizes are asked of the other, too.
+            op: name of the other.
+            shape: sizes beyond those.
+
+        Returns:
+            None where bits must not depend on which of the two serves (`batch_invariant`), where
+            nothing can serve, and where a reference would take work from a plugin's kernel.
+
+        Raises:
+            UnsupportedOpError: what was named for this very op cannot serve.
+        """
+        sizes = dict(to.problem.shape) | shape
+        problem = replace(to.problem, op=op, shape=tuple(sorted(sizes.items())))
+        if "batch_invariant" in self._rules.required_features:
+            return None
+        try:
+            if self.beats_reference(to.problem) and not self.beats_reference(problem):
+                return None
+            return self.bind_problem(problem)
+        except UnsupportedOpError:
+            if op in self._rules.overrides:
+                raise
+            return None
 
     def beats_reference(self, problem: Problem) -> bool:
         """Whether a kernel of a plugin would serve a problem; binds nothing.

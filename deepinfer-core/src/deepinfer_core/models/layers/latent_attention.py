@@ -1,8 +1,7 @@
-"""Multi-head latent attention over the paged cache, with its projections absorbed.
+"""Multi-head latent attention over the paged cache.
 
 DeepSeek-AI 2024, arXiv:2405.04434, section 2.1. The cache holds one row per token, the latent and
-a rotated key that all heads share; queries are brought into the space of the latents instead of
-latents into that of the heads.
+a rotated key that all heads share.
 """
 
 from __future__ import annotations
@@ -12,61 +11,15 @@ from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import DecoderConfig, LatentConfig
 from deepinfer_core.models.layers.indexer import Indexer
+from deepinfer_core.models.layers.latent_core import LatentCore, LatentProjection
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.models.layers.row_cache import RowCache
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.runtime.batch import AttentionBatch
 
 LATENT_NORM_EPS = 1e-6
 """Of the norms of latents in the released code, whatever the configuration says of the others."""
-
-
-class LatentProjection(nn.Module):
-    """What takes a latent to each head's key and value; applied to queries and outputs instead."""
-
-    def __init__(self, ops: OpTable, num_heads: int, latent: LatentConfig, *, dtype: str) -> None:
-        super().__init__()
-        self.share = ops.mesh.share(num_heads, "heads")
-        num_heads = self.share.size_of(num_heads)
-        self.nope_head_dim = latent.nope_head_dim
-        rows = latent.nope_head_dim + latent.v_head_dim
-        self.weight = empty_parameter(num_heads * rows, latent.kv_rank, dtype=dtype)
-        self.by_head = (num_heads, rows, latent.kv_rank)
-        self.absorb = ops.bind(
-            "gemm.batched",
-            dtype=dtype,
-            role="attn.absorb_key",
-            num_groups=num_heads,
-            in_features=latent.nope_head_dim,
-            out_features=latent.kv_rank,
-        )
-        self.expand = ops.bind(
-            "gemm.batched",
-            dtype=dtype,
-            role="attn.expand_value",
-            num_groups=num_heads,
-            in_features=latent.kv_rank,
-            out_features=latent.v_head_dim,
-        )
-
-    def share_of(self, name: str) -> Share:
-        """See `packed.Shared`."""
-        return self.share
-
-    def to_latent(self, q: Tensor) -> Tensor:
-        """Queries [T, H, nope_head_dim] -> [T, H, kv_rank]."""
-        # LAYOUT: [head][key rows, then value rows][kv_rank]
-        keys = self.weight.view(self.by_head)[:, : self.nope_head_dim]
-        latents: Tensor = self.absorb(q, keys.transpose(1, 2))
-        return latents
-
-    def to_value(self, o: Tensor) -> Tensor:
-        """Outputs [T, H, kv_rank] -> [T, H, v_head_dim]."""
-        values: Tensor = self.expand(o, self.weight.view(self.by_head)[:, self.nope_head_dim :])
-        return values
 
 
 class LatentAttention(nn.Module):
@@ -79,7 +32,6 @@ class LatentAttention(nn.Module):
         size, num_heads = config.hidden_size, config.num_q_heads
         self.latent, self.layer = latent, layer
         share = ops.mesh.share(num_heads, "heads")
-        self.num_heads = share.size_of(num_heads)
         self.scale = config.attention_scale
         self.rope_layout = "interleaved" if config.rope.is_interleaved else "half"
         q_size = num_heads * latent.q_head_dim
@@ -131,15 +83,7 @@ class LatentAttention(nn.Module):
             rotary_dim=latent.rope_head_dim,
         )
         if self.indexer is None:
-            self.attend = ops.bind(
-                "attn.mla",
-                dtype=dtype,
-                role="attn.core",
-                features=("varlen", "strided_cache"),
-                kv_rank=latent.kv_rank,
-                num_q_heads=self.num_heads,
-                rope_head_dim=latent.rope_head_dim,
-            )
+            self.core = LatentCore(ops, latent, self.kv_b_proj, self.scale, dtype=dtype)
         else:
             self.attend = ops.bind(
                 "attn.sparse_mla",
@@ -148,7 +92,7 @@ class LatentAttention(nn.Module):
                 features=self.cache.features,
                 scheme=self.cache.scheme,
                 head_dim=latent.row_dim,
-                num_q_heads=self.num_heads,
+                num_q_heads=self.kv_b_proj.num_heads,
                 value_dim=latent.kv_rank,
             )
 
@@ -171,15 +115,14 @@ class LatentAttention(nn.Module):
         c = self.kv_a_layernorm(c.contiguous())
         rows = torch.cat((c.unsqueeze(1), k_rope), dim=2)
         self.cache.store(rows, attention)
-        absorbed = self.kv_b_proj.to_latent(q_nope)
         meta, cached = self.cache.of(attention)
         if self.indexer is None:
-            plan = meta.plan_for(self.attend)
-            o = self.attend(absorbed, q_rope, cached, meta, self.scale, plan=plan)
+            values = self.core(q_nope, q_rope, cached, meta)
         else:
             slots = self.indexer(x, q_latent, positions, cos_sin, attention)
-            q = torch.cat((absorbed, q_rope), dim=2)
+            q = torch.cat((self.kv_b_proj.to_latent(q_nope), q_rope), dim=2)
             options = self.cache.options()
             o = self.attend(q, cached, slots, self.scale, latent.kv_rank, **options)
-        y: Tensor = self.o_proj(self.kv_b_proj.to_value(o).reshape(num_tokens, -1))
+            values = self.kv_b_proj.to_value(o)
+        y: Tensor = self.o_proj(values.reshape(num_tokens, -1))
         return y
