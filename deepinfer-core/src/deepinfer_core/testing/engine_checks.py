@@ -34,6 +34,8 @@ class Family:
     """Room for all prompts at once."""
     few_blocks: int = 9
     """Room for some of them, which outgrow it."""
+    num_tokens: int = 24
+    """Drawn; enough to outgrow a pool that a prompt was admitted to."""
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -43,12 +45,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family(),
     "deepseek_v3": Family(),
     "deepseek_v32": Family(),
-    # Prompts that close groups of 128 tokens, of which prefix hits are multiples.
-    "deepseek_v4": Family((1, 25, 127, 259), num_blocks=256, few_blocks=13),
+    # Outputs close groups of 128 tokens, of which prefix hits are multiples.
+    "deepseek_v4": Family((4, 6, 122, 250), num_blocks=256, few_blocks=20, num_tokens=12),
+    "deepseek_v41": Family((7, 40, 61), few_blocks=14, num_tokens=12),
 }
-"""Grouped heads, a window, normalised heads, experts, latents, sparse latents, compressed rows."""
-NUM_TOKENS = 24
-"""Enough for requests to outgrow a pool that they were admitted to."""
+"""Grouped heads, a window, normalised heads, experts, latents, sparse latents, compressed rows, and
+rows that layers share."""
 PLAIN: Mapping[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 1,
@@ -154,7 +156,7 @@ def _generate(llm: LLM, asked: Family, num_samples: int) -> list[RequestOutput]:
         "temperature": 0.0 if num_samples == 1 else 0.8,
         "seed": 1,
         "n": num_samples,
-        "max_tokens": NUM_TOKENS,
+        "max_tokens": asked.num_tokens,
         "ignore_eos": True,
     }
     return llm.generate(prompts, params, on_error="raise", progress=False)
