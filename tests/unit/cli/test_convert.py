@@ -54,7 +54,6 @@ def test_a_tiny_one_and_one_of_random_weights(tmp_path: Path) -> None:
         (["a", "--tiny", "gpt"], "no such family; field --tiny = 'gpt'; allowed: deepseek_v3,"),
         (["a", "--tiny", "llama", "--layers", "2"], "means nothing with --tiny; field --layers"),
         (["a", "b", "--quantize"], "means nothing without --tiny; field --quantize = True"),
-        (["a", "b", "--dummy-weights", "--predictors"], "with --dummy-weights; field --predictors"),
     ],
 )
 def test_what_means_nothing_is_refused(words: list[str], message: str) -> None:

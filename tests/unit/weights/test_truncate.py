@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 import torch
 from deepinfer_core.errors import ConfigError, ModelLoadError
+from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.interface import ReadsVocabulary
 from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.models.synthetic import write_synthetic_checkpoint
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.testing.forward import HandRunner
-from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
+from deepinfer_core.testing.tiny import TINY_DRAFTERS, TINY_FAMILIES, write_tiny_checkpoint
 from deepinfer_core.text.hf_tokenizer import load_hf_tokenizer
 from deepinfer_core.weights import truncate
 from deepinfer_core.weights.checkpoint import open_checkpoint
-from deepinfer_core.weights.cut_config import plan_cut
+from deepinfer_core.weights.cut_config import plan_cut, text_fields
 from deepinfer_core.weights.safetensors_reader import SafetensorsSource
 from deepinfer_core.weights.truncate import (
     Written,
@@ -119,27 +121,37 @@ def test_tokens_keep_different_experts(width: int, count: int) -> None:
     assert torch.equal(reassign_experts(ids, 8), ids)
 
 
-def with_predictors(directory: Path, family: str) -> Path:
-    """A checkpoint with a tensor of a layer that predicts further tokens."""
-    write_tiny_checkpoint(directory, family)
-    tensors = load_file(directory / "model.safetensors")
-    num_layers = json.loads((directory / "config.json").read_text())["num_hidden_layers"]
-    name = f"model.layers.{num_layers}.enorm.weight" if "v3" in family else "mtp.0.enorm.weight"
-    tensors[name] = torch.full((64,), 7.0)
-    save_file(tensors, directory / "model.safetensors")
-    return directory
+@pytest.mark.parametrize("name", sorted(TINY_DRAFTERS))
+@pytest.mark.parametrize("is_random", [False, True], ids=["copied", "random"])
+def test_layers_that_predict_go_or_stay(name: str, is_random: bool, tmp_path: Path) -> None:
+    family, overrides = TINY_DRAFTERS[name]
+    full = write_tiny_checkpoint(tmp_path / "full", family, quantize=True, **overrides)
+    num_layers = text_fields(json.loads((full / "config.json").read_text()))["num_hidden_layers"]
+    is_v3 = "v3" in name  # whose drafter is a layer behind the last
+    old = f"model.layers.{num_layers}." if is_v3 else "mtp."
+    new = f"model.layers.{num_layers - 1}." if is_v3 else "mtp."
+    write = write_synthetic_checkpoint if is_random else truncate_checkpoint
+    make_cut = partial(plan_cut, num_layers=num_layers - 1, num_experts=4)
+    write(full, tmp_path / "without", make_cut)
+    assert build_both(tmp_path / "without")[1] is None
+    assert not any(name.startswith(new) for name in stored(tmp_path / "without"))
+    write(full, tmp_path / "with", partial(make_cut, keeps_predictors=True))
+    for part in build_both(tmp_path / "with"):
+        load_weights(part, open_checkpoint(tmp_path / "with"), device="cpu")
+    before, after = stored(full), stored(tmp_path / "with")
+    own = [name.removeprefix(new) for name in after if name.startswith(new)]
+    assert len(own) > 20
+    for rest in own if not is_random else []:
+        if ".gate." not in rest:
+            assert torch.equal(as_bytes(after[new + rest]), as_bytes(before[old + rest])), rest
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [("deepseek_v3", "model.layers.2.enorm.weight"), ("deepseek_v4", "mtp.0.enorm.weight")],
-)
-def test_layers_that_predict_go_or_stay(family: str, name: str, tmp_path: Path) -> None:
-    full = with_predictors(tmp_path / "full", family)
-    cut(full, tmp_path / "without", num_layers=2)
-    assert not any("enorm" in name for name in stored(tmp_path / "without"))
-    cut(full, tmp_path / "with", num_layers=2, keeps_predictors=True)
-    assert torch.equal(stored(tmp_path / "with")[name], torch.full((64,), 7.0))
+def build_both(directory: Path) -> tuple[Any, Any]:
+    """The model of a checkpoint and its drafter, on the meta device."""
+    info, ops = open_checkpoint(directory).info, reference_table()
+    model = build_model(info, ops, dtype="float32")
+    first_cache = len(model.layer_kv())
+    return model, build_drafter(model.config, ops, dtype="float32", first_cache=first_cache)
 
 
 def test_shards_are_written_from_shards_and_side_files_copied(tmp_path: Path) -> None:

@@ -92,8 +92,6 @@ def convert(
             keeps_predictors=predictors,
             keeps_engrams=engrams,
         )
-        if dummy_weights:
-            _refuse("with --dummy-weights", predictors=predictors)
         written = _write_part(paths, cut, SYNTHESIZE if dummy_weights else TRUNCATE)
     _show(written, as_json=as_json)
 

@@ -19,206 +19,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from deepinfer_core.models.drafters.build import build_drafter
-from deepinfer_core.models.layers.packed import checkpoint_views
-from deepinfer_core.models.raw_config import RawConfig
-from deepinfer_core.models.registry import ModelRegistry
-from deepinfer_core.ops.table import reference_table
+from deepinfer_core.models.synthetic import wanted_tensors
+from deepinfer_core.testing.tiny_families import FP8, QUANTIZED, SHARED, TINY_FAMILIES, WIDE_BLOCKS
+from deepinfer_core.testing.tiny_families import TINY_DRAFTERS as TINY_DRAFTERS
 from deepinfer_core.testing.tiny_tokenizer import (
-    BOS_TOKEN_ID,
     END_OF_TEXT_TOKEN_ID,
     EOS_TOKEN_ID,
     write_tokenizer,
 )
-from deepinfer_core.testing.tiny_v41 import DEEPSEEK_V41, nested
+from deepinfer_core.testing.tiny_v41 import nested
 from deepinfer_core.weights.quant.encode import encode_fp8
 from deepinfer_core.weights.quant.released import ReleasedFormat
 from deepinfer_core.weights.stored import holds_codes
 
 NORM_WEIGHT = re.compile(r"norm\d?\.weight$")
-
-_SHARED: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "bos_token_id": BOS_TOKEN_ID,
-    "eos_token_id": EOS_TOKEN_ID,
-    "torch_dtype": "float32",
-}
-_QWEN: dict[str, Any] = {
-    "use_sliding_window": False,
-    "sliding_window": None,
-    "max_window_layers": 3,
-}
-_DEEPSEEK_V3: dict[str, Any] = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "q_lora_rank": 48,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 24,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 20,
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 4,
-    "n_group": 4,
-    "topk_group": 2,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "first_k_dense_replace": 1,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 4.0,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 128,
-    },
-}
-
-TINY_FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
-    "mistral": {
-        "architectures": ["MistralForCausalLM"],
-        "model_type": "mistral",
-        "sliding_window": 24,
-    },
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_QWEN},
-    "qwen2_window": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 24,
-        "max_window_layers": 1,
-    },
-    "qwen3": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "tie_word_embeddings": True,
-        **_QWEN,
-        "head_dim": 32,
-    },
-    "qwen3_moe": {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        **_QWEN,
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 48,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [1],
-    },
-    "deepseek_v3": _DEEPSEEK_V3,
-    "deepseek_v32": {
-        **_DEEPSEEK_V3,
-        "architectures": ["DeepseekV32ForCausalLM"],
-        "model_type": "deepseek_v32",
-        "index_n_heads": 16,
-        "index_head_dim": 32,
-        "index_topk": 24,
-    },
-    "deepseek_v4": {
-        "architectures": ["DeepseekV4ForCausalLM"],
-        "model_type": "deepseek_v4",
-        "num_hidden_layers": 5,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "qk_rope_head_dim": 16,
-        "q_lora_rank": 24,
-        "o_groups": 2,
-        "o_lora_rank": 16,
-        "intermediate_size": 32,
-        "moe_intermediate_size": 32,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "scoring_func": "sqrtsoftplus",
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 1.5,
-        "num_hash_layers": 2,
-        "swiglu_limit": 10.0,
-        "sliding_window": 24,
-        "compress_ratios": [0, 0, 4, 128, 4],
-        "compress_rope_theta": 160000.0,
-        "index_n_heads": 16,
-        "index_head_dim": 32,
-        "index_topk": 6,
-        "hc_mult": 4,
-        "hc_sinkhorn_iters": 20,
-        "hc_eps": 1e-6,
-        "rms_norm_eps": 1e-6,
-        "rope_scaling": {
-            "type": "yarn",
-            "factor": 16,
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "original_max_position_embeddings": 64,
-        },
-    },
-    "deepseek_v41": DEEPSEEK_V41,
-}
-"""Family -> what its configuration adds to the shared sizes."""
-
-TINY_DRAFTERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mtp_v3": ("deepseek_v3", {"num_nextn_predict_layers": 1}),
-    "mtp_v32": ("deepseek_v32", {"num_nextn_predict_layers": 1}),
-    "mtp_v4": ("deepseek_v4", {"num_nextn_predict_layers": 1}),
-    "dspark_v4": (
-        "deepseek_v4",
-        {
-            "num_nextn_predict_layers": 1,
-            "compress_ratios": [0, 0, 4, 128, 4, 0, 0, 0],
-            "dspark_block_size": 5,
-            "dspark_noise_token_id": 319,
-            "dspark_target_layer_ids": [1, 3, 4],
-            "dspark_markov_rank": 16,
-        },
-    ),
-    "dspark_v41": (
-        "deepseek_v41",
-        {
-            "num_nextn_predict_layers": 3,
-            "compress_ratios": [*DEEPSEEK_V41["compress_ratios"], 0, 0, 0],
-            "dspark_block_size": 5,
-            "dspark_noise_token_id": 318,
-            "dspark_target_layer_ids": [3, 5, 7],
-            "dspark_markov_rank": 16,
-            "dspark_n_routed_experts": 4,
-            "dspark_num_experts_per_tok": 2,
-        },
-    ),
-}
-"""Drafter -> the family of its target, and the fields to override for checkpoints that have it."""
-
-
-_FP8: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
-_POWERS: dict[str, Any] = {**_FP8, "scale_fmt": "ue8m0"}
-_WIDE_BLOCKS: dict[str, Any] = {"fmt": "e4m3", "weight_block_size": [128, 128]}
-QUANTIZED: dict[str, dict[str, Any]] = {
-    "deepseek_v4": {"expert_dtype": "fp4", "quantization_config": _POWERS | _WIDE_BLOCKS},
-    "deepseek_v41": {
-        "quantization_config": {
-            **_POWERS,
-            "weight_block_size": [32, 32],
-            "expert_dtype": "fp4",
-        }
-    },
-}
-"""Family -> how its released files say that they are quantised; others say it as V3 does."""
 
 
 def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
@@ -228,7 +42,7 @@ def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
         family: one of `TINY_FAMILIES`.
         overrides: fields to replace or add.
     """
-    fields = _SHARED | TINY_FAMILIES[family] | overrides
+    fields = SHARED | TINY_FAMILIES[family] | overrides
     return nested(fields) if family == "deepseek_v41" else fields
 
 
@@ -237,16 +51,7 @@ def tiny_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
 
     Matrices by fan-in, norms around 1, biases small. What the model wants as codes is codes.
     """
-    model_class = ModelRegistry().resolve(config["architectures"][0])
-    parsed = model_class.read_config(RawConfig(config, "tiny config"))
-    ops = reference_table()
-    with torch.device("meta"):
-        model = model_class(parsed, ops, dtype="float32")
-    views = checkpoint_views(model)
-    first_cache = len(model.layer_kv())
-    drafter = build_drafter(parsed, ops, dtype="float32", first_cache=first_cache)
-    if drafter is not None:
-        views |= checkpoint_views(drafter)
+    views = wanted_tensors(config)
     weights: dict[str, Tensor] = {}
     for name, view in views.items():
         if not holds_codes(view):
@@ -302,7 +107,7 @@ def write_tiny_checkpoint(
 
 
 def _quantization(family: str) -> dict[str, Any]:
-    plain = {"quantization_config": _FP8 | _WIDE_BLOCKS}
+    plain = {"quantization_config": FP8 | WIDE_BLOCKS}
     return {"torch_dtype": "bfloat16", **QUANTIZED.get(family, plain)}
 
 
