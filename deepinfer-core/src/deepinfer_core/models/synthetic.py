@@ -14,11 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer_core.models.drafters.build import build_drafter
-from deepinfer_core.models.layers.packed import checkpoint_views
-from deepinfer_core.models.raw_config import RawConfig
-from deepinfer_core.models.registry import ModelRegistry
-from deepinfer_core.ops.table import reference_table
+from deepinfer_core.models.wanted import wanted_tensors
 from deepinfer_core.weights.cut_config import Cut, cut_config
 from deepinfer_core.weights.dummy import fill_one, generator_of
 from deepinfer_core.weights.json_file import read_json, write_json
@@ -74,23 +70,6 @@ def released_entries(fields: Mapping[str, Any]) -> dict[str, TensorEntry]:
     for name, view in wanted_tensors(fields).items():
         entries.update(stored.entries(name, view))
     return entries
-
-
-def wanted_tensors(fields: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What a model and its drafter want from a checkpoint: name -> a tensor on the meta device.
-
-    Raises:
-        ModelLoadError: no model here has such a configuration.
-    """
-    model_class = ModelRegistry().resolve(fields["architectures"][0])
-    config = model_class.read_config(RawConfig(fields, "config.json"))
-    ops = reference_table()
-    with torch.device("meta"):
-        model = model_class(config, ops, dtype="float32")
-    views = checkpoint_views(model)
-    first_cache = len(model.layer_kv())
-    drafter = build_drafter(config, ops, dtype="float32", first_cache=first_cache)
-    return views if drafter is None else views | checkpoint_views(drafter)
 
 
 def plan_random(entries: Mapping[str, TensorEntry]) -> list[TensorToWrite]:

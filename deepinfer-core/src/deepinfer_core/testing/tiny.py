@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from deepinfer_core.models.synthetic import wanted_tensors
+from deepinfer_core.models.wanted import wanted_tensors
 from deepinfer_core.testing.tiny_families import FP8, QUANTIZED, SHARED, TINY_FAMILIES, WIDE_BLOCKS
 from deepinfer_core.testing.tiny_families import TINY_DRAFTERS as TINY_DRAFTERS
 from deepinfer_core.testing.tiny_tokenizer import (
