@@ -109,6 +109,15 @@ def test_codes_stay_the_codes_they_were(family: str, tmp_path: Path) -> None:
     assert logits.isfinite().all()
 
 
+def test_memories_of_n_grams_may_go(tmp_path: Path) -> None:
+    full = write_tiny_checkpoint(tmp_path / "full", "deepseek_v41", quantize=True)
+    cut(full, tmp_path / "cut", num_layers=4, keeps_engrams=False)
+    assert any(".engram." in name for name in stored(full))
+    assert not any(".engram." in name for name in stored(tmp_path / "cut"))
+    logits = HandRunner(load(tmp_path / "cut")).feed({0: PROMPT})[0]
+    assert logits.isfinite().all()
+
+
 @pytest.mark.parametrize(("width", "count"), [(2, 1), (2, 2), (2, 3), (6, 8), (6, 7), (6, 4)])
 def test_tokens_keep_different_experts(width: int, count: int) -> None:
     ids = torch.rand(500, 8).argsort(dim=1)[:, :width]

@@ -150,6 +150,29 @@ class OpTable:
             self._bound[problem] = self._select(problem)
         return self._bound[problem]
 
+    def bind_fused(
+        self, op: str, *, dtype: str, role: str, features: Iterable[str] = (), **shape: int
+    ) -> BoundOp | None:
+        """Bind an op that stands for several others, if a plugin has a kernel for it.
+
+        Returns:
+            None: the layer is to run the others one after another, as quick kernels of each beat
+            a reference of the whole.
+        """
+        problem = Problem(
+            op=op,
+            dtype=dtype,
+            shape=tuple(sorted(shape.items())),
+            features=frozenset(features),
+            role=role,
+        )
+        try:
+            return self.bind_problem(problem) if self.beats_reference(problem) else None
+        except UnsupportedOpError:
+            if op in self._rules.overrides:
+                raise
+            return None
+
     def bind_alternative(self, to: BoundOp, op: str, **shape: int) -> BoundOp | None:
         """Bind another op for the problem of a bound one; the layer may use either in a step.
 
@@ -179,12 +202,11 @@ class OpTable:
             return None
 
     def beats_reference(self, problem: Problem) -> bool:
-        """Whether a kernel of a plugin would serve a problem; binds nothing.
-
-        Raises:
-            UnsupportedOpError: nothing can serve, or nothing of what was named.
-        """
-        choice = select(self._specs[problem.op], problem, self._kernels, self._rules)
+        """Whether a kernel of a plugin would serve a problem; binds nothing."""
+        try:
+            choice = select(self._specs[problem.op], problem, self._kernels, self._rules)
+        except UnsupportedOpError:  # such as with a provider named for the whole family
+            return False
         return choice.kernel.priority > REFERENCE_PRIORITY
 
     def freeze(self) -> None:
