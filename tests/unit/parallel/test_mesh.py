@@ -11,7 +11,7 @@ from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.parallel.mesh import Mesh, Share
-from deepinfer_core.testing.tiny import TINY_FAMILIES, tiny_config
+from deepinfer_core.testing.tiny import QUANTIZED, TINY_FAMILIES, tiny_config
 
 
 class Seat:
@@ -81,6 +81,8 @@ def test_fewer_things_than_ranks_are_repeated_beside_those_that_use_them():
         ("deepseek_v3", 5, {}, "4 heads"),
         ("deepseek_v4", 4, {}, "2 groups of heads"),
         ("deepseek_v41", 4, {}, "2 groups of heads"),
+        ("deepseek_v41", 2, QUANTIZED["deepseek_v41"], "1 groups of columns of the memory"),
+        ("deepseek_v41", 2, {"engram_head_dim": 31}, "31 groups of columns of the memory"),
     ],
 )  # fmt: skip
 def test_sizes_that_cannot_be_divided_are_refused(family, size, overrides, message):

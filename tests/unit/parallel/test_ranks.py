@@ -25,7 +25,12 @@ CASES = {
     "deepseek_v4_coded": ("deepseek_v4", {"quantize": True, "moe_intermediate_size": 64}, KEEP),
     "deepseek_v41_coded": (
         "deepseek_v41",
-        {"quantize": True, "moe_intermediate_size": 64, "o_lora_rank": 32},
+        {
+            "quantize": True,
+            "moe_intermediate_size": 64,
+            "o_lora_rank": 32,
+            "engram_head_dim": 64,
+        },
         KEEP,
     ),
     **{name: (*TINY_DRAFTERS[name], DRAFTS) for name in ("mtp_v3", "dspark_v4")},

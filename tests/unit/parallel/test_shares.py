@@ -14,7 +14,18 @@ from deepinfer_core.weights import shares as shares_module
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from deepinfer_core.weights.safetensors_reader import SafetensorsSource
 
-REPLICATED = (".gate.", "a_proj", "wq_a", "wkv", "indexer", "compressor", "hc_", "engram")
+REPLICATED = (
+    ".gate.",
+    "a_proj",
+    "wq_a",
+    "wkv",
+    "indexer",
+    "compressor",
+    "hc_",
+    "engram.wkv",
+    "k_weight",
+    "q_weight",
+)
 """Parts of the names of matrices that every rank has."""
 
 
@@ -65,9 +76,16 @@ def test_codes_are_decoded_within_blocks_too(family, tmp_path):
     assert_divided(write_tiny_checkpoint(tmp_path, family, quantize=True))
 
 
-@pytest.mark.parametrize("family", ["llama", "deepseek_v4"])
-def test_random_weights_are_those_of_one_rank(family, tmp_path):
-    directory = write_tiny_checkpoint(tmp_path, family, quantize=family == "deepseek_v4")
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("llama", {}),
+        ("deepseek_v4", {"quantize": True}),
+        ("deepseek_v41", {"quantize": True, "engram_head_dim": 64}),
+    ],
+)
+def test_random_weights_are_those_of_one_rank(family, overrides, tmp_path):
+    directory = write_tiny_checkpoint(tmp_path, family, **overrides)
     assert_divided(directory, load_format="dummy")
 
 

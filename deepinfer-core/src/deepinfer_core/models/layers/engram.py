@@ -14,10 +14,12 @@ from deepinfer_core.errors import ModelLoadError
 from deepinfer_core.models.deepseek_v41_config import EngramConfig, V41Config
 from deepinfer_core.models.engram_hash import bucket_sizes, multipliers, token_classes
 from deepinfer_core.models.interface import Vocabulary
+from deepinfer_core.models.layers.collectives import bind_gather
 from deepinfer_core.models.layers.linear import Linear
 from deepinfer_core.models.layers.packed import empty_parameter
 from deepinfer_core.ops.rows import token_requests
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.runtime.batch import ForwardBatch
 
 SCALE_GROUP = 32
@@ -25,16 +27,26 @@ SCALE_GROUP = 32
 
 
 class EngramTable(nn.Module):
-    """Rows of numbers, or of codes and their scales, which stay as they are stored."""
+    """Rows of numbers, or of codes and their scales, which stay as they are stored.
 
-    def __init__(self, engram: EngramConfig, num_rows: int, *, dtype: str) -> None:
+    Of every row each rank has some columns, those of whole scales.
+    """
+
+    def __init__(self, ops: OpTable, engram: EngramConfig, num_rows: int, *, dtype: str) -> None:
         super().__init__()
-        width = engram.row_width
+        width, group = engram.row_width, SCALE_GROUP if engram.is_quantized else 1
+        num_groups = 1 if width % group else width // group
+        self.share = ops.mesh.share(num_groups, "groups of columns of the memory").along(1)
+        width = self.row_width = self.share.size_of(width)
         stored = "float8_e4m3fn" if engram.is_quantized else dtype
         self.weight = empty_parameter(num_rows, width, dtype=stored)
         self.scale = None
         if engram.is_quantized:
             self.scale = empty_parameter(num_rows, -(-width // SCALE_GROUP), dtype="float8_e8m0fnu")
+
+    def share_of(self, name: str) -> Share:
+        """See `packed.Shared`."""
+        return self.share
 
 
 class Engram(nn.Module):
@@ -51,7 +63,8 @@ class Engram(nn.Module):
         index, n, size = engram.layers.index(layer), config.hyper.num_streams, config.hidden_size
         self.eps, self.shape = config.norm_eps, (n + 1, size)
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.embed = EngramTable(engram, engram.num_rows[index], dtype=dtype)
+        self.embed = EngramTable(ops, engram, engram.num_rows[index], dtype=dtype)
+        self.gather = bind_gather(ops, dtype=dtype, role="engram.lookup")
         width = engram.num_buckets * engram.row_width
         self.wkv = Linear(ops, width, (n + 1) * size, dtype=dtype, role="engram.kv")
         self.q_weight = empty_parameter(n, size, dtype=dtype)
@@ -68,7 +81,7 @@ class Engram(nn.Module):
             dtype=dtype,
             role="engram.lookup",
             features=("quantized",) if engram.is_quantized else (),
-            row_width=engram.row_width,
+            row_width=self.embed.row_width,
         )
         self.gate = ops.bind(
             "engram.gate", dtype=dtype, role="engram.gate", hc_mult=n, hidden_size=size
@@ -83,6 +96,10 @@ class Engram(nn.Module):
         device, table = streams.device, self.embed
         factors, primes = (torch.tensor(numbers, device=device) for numbers in self.constants)
         rows = self.lookup(classes, factors, primes, table.weight, table.scale, self.dtype)
+        if self.gather is not None:
+            # LAYOUT: [rank][bucket][its columns] -> [bucket][rank][its columns]
+            by_rank = self.gather(rows).view(len(rows), table.share.count, -1, table.row_width)
+            rows = by_rank.transpose(1, 2).reshape(len(rows), -1)
         keys_and_value = self.wkv(rows).view(-1, *self.shape)
         keys, value = keys_and_value[:, :-1], keys_and_value[:, -1]
         injected: Tensor = self.gate(
