@@ -7,8 +7,10 @@ from typing import Literal
 
 from torch import nn
 
+from deepinfer_core.errors import UnsupportedOpError
 from deepinfer_core.models.layers.packed import HoldsCodes, module_views
 from deepinfer_core.ops.table import OpTable
+from deepinfer_core.plugin_api.kernel import Problem
 from deepinfer_core.weights.checkpoint import Checkpoint
 from deepinfer_core.weights.quant.released import ReleasedFormat
 from deepinfer_core.weights.quant.source import QuantizedSource
@@ -46,10 +48,17 @@ def keep_stored_codes(
         scheme = schemes.pop() if len(schemes) == 1 else None
         if scheme is None or not module.takes_codes(scheme):
             continue
-        if quantization == "keep" or ops.beats_reference(module.coded_problem(scheme)):
+        if quantization == "keep" or _is_multiplied(ops, module.coded_problem(scheme)):
             module.keep_codes(ops, scheme)
             kept.append(path)
     return kept
+
+
+def _is_multiplied(ops: OpTable, problem: Problem) -> bool:
+    try:
+        return ops.beats_reference(problem)
+    except UnsupportedOpError:  # as when the provider named for a whole family has no such kernel
+        return False
 
 
 def _stored_schemes(checkpoint: Checkpoint) -> Callable[[str], str | None]:

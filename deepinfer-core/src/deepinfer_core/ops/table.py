@@ -202,11 +202,12 @@ class OpTable:
             return None
 
     def beats_reference(self, problem: Problem) -> bool:
-        """Whether a kernel of a plugin would serve a problem; binds nothing."""
-        try:
-            choice = select(self._specs[problem.op], problem, self._kernels, self._rules)
-        except UnsupportedOpError:  # such as with a provider named for the whole family
-            return False
+        """Whether a kernel of a plugin would serve a problem; binds nothing.
+
+        Raises:
+            UnsupportedOpError: nothing can serve, or nothing of what was named.
+        """
+        choice = select(self._specs[problem.op], problem, self._kernels, self._rules)
         return choice.kernel.priority > REFERENCE_PRIORITY
 
     def freeze(self) -> None:
