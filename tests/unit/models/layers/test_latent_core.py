@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from deepinfer_core.models.decoder_config import LatentConfig
-from deepinfer_core.models.layers.latent_core import MIN_QUERIES, LatentCore, LatentProjection
+from deepinfer_core.models.layers.latent_core import (
+    LatentCore,
+    LatentProjection,
+    min_expanded_queries,
+)
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.table import OpTable, reference_table
 from deepinfer_core.testing.cases.attn import make_meta
@@ -15,6 +20,7 @@ from torch import Tensor
 
 LATENT = LatentConfig(q_rank=None, kv_rank=32, nope_head_dim=24, rope_head_dim=16, v_head_dim=20)
 HEADS, BLOCK = 4, 16
+ENOUGH = min_expanded_queries(LATENT)
 
 
 def make_core(ops: OpTable) -> LatentCore:
@@ -57,8 +63,8 @@ def attend(core: LatentCore, query_lens: list[int]) -> Tensor:
 @pytest.mark.parametrize(
     ("query_lens", "calls"),
     [
-        ([1, MIN_QUERIES - 1], [("absorbed", [1, MIN_QUERIES - 1])]),
-        ([MIN_QUERIES, 300], [("expanded", [MIN_QUERIES, 300])]),
+        ([1, ENOUGH - 1], [("absorbed", [1, ENOUGH - 1])]),
+        ([ENOUGH, 300], [("expanded", [ENOUGH, 300])]),
         ([1, 300, 2, 270], [("expanded", [300, 270]), ("absorbed", [1, 2])]),
     ],
 )
@@ -77,3 +83,12 @@ def test_long_chunks_are_expanded(
 def test_rows_whose_bits_must_not_depend_on_chunks_are_absorbed() -> None:
     assert make_core(reference_table()).expanded is not None
     assert make_core(reference_table(batch_invariant=True)).expanded is None
+
+
+def test_how_many_queries_are_enough() -> None:
+    released = replace(LATENT, kv_rank=512, nope_head_dim=128, rope_head_dim=64, v_head_dim=128)
+    assert min_expanded_queries(released) == 256
+    # A key costs 512 * 320 more and a pair 1024 - 320 fewer: 233 break even.
+    assert min_expanded_queries(replace(released, v_head_dim=192)) == 349
+    # Nothing is saved where latents are half as wide as a head's key and value.
+    assert min_expanded_queries(replace(released, kv_rank=128)) > 10**9

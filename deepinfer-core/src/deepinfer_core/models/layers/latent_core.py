@@ -7,6 +7,8 @@ products per query and key, and more per key. The forms round differently.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor, nn
 
@@ -16,10 +18,6 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.rows import batch_of
 from deepinfer_core.ops.table import BoundOp, OpTable
 from deepinfer_core.parallel.mesh import Share
-
-MIN_QUERIES = 256
-"""Of a request in a step, from which its keys are expanded: measured with V3's sizes on a CPU,
-where over long contexts 128 to 256 break even."""
 
 
 class LatentProjection(nn.Module):
@@ -71,6 +69,18 @@ class LatentProjection(nn.Module):
         return values
 
 
+def min_expanded_queries(latent: LatentConfig) -> int:
+    """How many queries of a request in a step pay for expanding its keys.
+
+    Half again as many as break even over a long context, where a key costs kv_rank * width
+    products more per head, and a pair 2 * kv_rank - width fewer: 256 for V3, where as measured on
+    a CPU 512 over 8,192 tokens take a quarter less time.
+    """
+    width = latent.nope_head_dim + latent.v_head_dim
+    saved = 2 * latent.kv_rank - width
+    return 3 * latent.kv_rank * width // (2 * saved) if saved > 0 else sys.maxsize
+
+
 class LatentCore:
     """Serves each request of a batch expanded or absorbed.
 
@@ -92,7 +102,7 @@ class LatentCore:
     ) -> None:
         self.projection, self.scale = projection, scale
         self.v_head_dim = latent.v_head_dim
-        self.min_queries = MIN_QUERIES
+        self.min_queries = min_expanded_queries(latent)
         self.absorbed = ops.bind(
             "attn.mla",
             dtype=dtype,

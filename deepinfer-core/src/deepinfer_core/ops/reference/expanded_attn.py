@@ -19,7 +19,7 @@ from deepinfer_core.ops.reference.paged_plan import plan_paged
 from deepinfer_core.plugin_api.kernel import Problem
 from deepinfer_core.staging import to_device
 
-NUM_HEADS = 4
+NUM_HEADS = 2
 """Expanded at a time: always as many, since the width of a product may decide how it rounds."""
 
 
