@@ -11,7 +11,7 @@ MODEL  := models/SmolLM2-135M-Instruct.Q4_1.gguf
 TORCH  := torch==2.13.0
 
 PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-cpu plugins/deepinfer-example
-SOURCES  := $(addsuffix /src,$(PACKAGES))
+SOURCES  := $(addsuffix /src,$(PACKAGES) deepinfer-cuda)
 CPP_SOURCES := $(wildcard plugins/deepinfer-cpu/src/deepinfer_cpu/csrc/*)  # compiled at install
 
 .PHONY: demo test check docs bench model install dev clean

@@ -110,6 +110,7 @@ class Engine:
             loaded.runtime,
             config.cache,
             max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=resolve_max_model_len(config.model, loaded.info),
             logits_stages=stages,
         )
         limits = RequestLimits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +16,13 @@ from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.plugin_api import DeviceRuntime
+from deepinfer_core.runtime.graphs import DecodeGraphs, ops_that_need_the_host
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
 from deepinfer_core.runtime.runner import ModelRunner
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.sampler import Sampler
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ def assemble(
     cache: CacheConfig,
     *,
     max_num_seqs: int,
+    max_model_len: int,
     logits_stages: Mapping[str, Any],
 ) -> DeviceSide:
     """Size and allocate the KV pool and build the runner over it; freezes the op table.
@@ -79,7 +84,19 @@ def assemble(
         layout=layout,
         copy_blocks=ops.bind("kv.copy_blocks", dtype=dtype),
         max_num_seqs=max_num_seqs,
+        graphs=_graphs(model, ops, runtime, max_num_seqs=max_num_seqs, max_len=max_model_len),
     )
     ops.freeze()
     kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
     return DeviceSide(runner, kv, history_len_of(model))
+
+
+def _graphs(
+    model: CausalModel, ops: OpTable, runtime: DeviceRuntime, *, max_num_seqs: int, max_len: int
+) -> DecodeGraphs | None:
+    if not runtime.supports_graphs:
+        return None
+    if unsafe := ops_that_need_the_host(ops.choices()):
+        logger.info("steps are launched op by op: %s cannot be recorded", ", ".join(unsafe))
+        return None
+    return DecodeGraphs(model, runtime, max_num_seqs=max_num_seqs, max_len=max_len)

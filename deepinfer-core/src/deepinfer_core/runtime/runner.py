@@ -18,6 +18,7 @@ from deepinfer_core.models.interface import Model, tower_of
 from deepinfer_core.ops.table import BoundOp
 from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
 from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
+from deepinfer_core.runtime.graphs import DecodeGraphs
 from deepinfer_core.runtime.kv_cache import layer_caches
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.logprobs import PromptLogprobs
@@ -32,6 +33,7 @@ class ModelRunner:
 
     Args:
         pool: [num_blocks, page_bytes] uint8, the KV pool; `copy_blocks` is the bound op over it.
+        graphs: records and launches steps of one token each; None: every step runs op by op.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ModelRunner:
         layout: KVLayout,
         copy_blocks: BoundOp,
         max_num_seqs: int,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model = model
         self.sampler = sampler
@@ -53,6 +56,7 @@ class ModelRunner:
         self._pool = pool
         self._copy_blocks = copy_blocks
         self._torch_device = pool.device
+        self._graphs = graphs
         self._unapplied: deque[StepPlan] = deque()
         """Whose changes of rows and blocks are not made: the next one, and one that failed before
         they all were. Making a change twice does no harm."""
@@ -87,12 +91,19 @@ class ModelRunner:
             self._apply_row_changes(self._unapplied[0])
             self._unapplied.popleft()
         step = self.builder.build(plan)
-        hidden_states = self.model.forward(step.batch)
-        logits = self._sampled_logits(plan, step, hidden_states)
+        logits: Tensor | None
+        prompt_logprobs: list[PromptLogprobs] = []
+        is_plain = draws_from_each(plan) and not plan.prompt_logprobs
+        if self._graphs is not None and is_plain and self._graphs.fits(step.batch):
+            logits = self._graphs.logits(step.batch)
+        else:
+            hidden_states = self.model.forward(step.batch)
+            logits = self._sampled_logits(plan, step, hidden_states)
+            prompt_logprobs = self._prompt_logprobs(plan, hidden_states)
         return InFlight(
             plan,
             logits,
-            self._prompt_logprobs(plan, hidden_states),
+            prompt_logprobs,
             sample_places=step.sample_places,
             sampler=self.sampler,
             token_pool=self._token_pool,
@@ -119,7 +130,7 @@ class ModelRunner:
         if not plan.sample_sources:
             return None
         sources = plan.sample_sources
-        if sources == list(range(len(plan.token_ids))):
+        if draws_from_each(plan):
             return self.model.compute_logits(hidden_states)  # one token each, and all draw
         distinct = list(dict.fromkeys(sources))
         last_tokens = step.last_token_indices
@@ -149,6 +160,11 @@ class ModelRunner:
                 ).to_host()
             )
         return wanted
+
+
+def draws_from_each(plan: StepPlan) -> bool:
+    """Whether every request has one token in the step and draws once from it."""
+    return plan.sample_sources == list(range(len(plan.token_ids)))
 
 
 class InFlight:

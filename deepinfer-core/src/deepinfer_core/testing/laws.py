@@ -92,7 +92,7 @@ def check_item_by_item(trial: Trial) -> None:
     per_item = [
         name
         for name, value in twin.kwargs.items()
-        if name not in call.writes and value is not None and value.shape[0] == num_items
+        if name not in call.writes and isinstance(value, Tensor) and value.shape[0] == num_items
     ]
     run(bound, call.kwargs)
     for item in range(num_items):

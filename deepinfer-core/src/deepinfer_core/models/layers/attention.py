@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import DecoderConfig
 from deepinfer_core.models.layers.linear import Linear, MergedLinear
 from deepinfer_core.models.layers.norm import RMSNorm
+from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.runtime.batch import AttentionBatch
+from deepinfer_core.runtime.batch import AttentionBatch, LayerCache
 
 
 class Attention(nn.Module):
@@ -69,6 +72,16 @@ class Attention(nn.Module):
             head_dim=head_dim,
             num_kv_heads=num_kv_heads,
         )
+        self.fused = ops.bind_fused(
+            "attn.qkv",
+            dtype=dtype,
+            role="attn.qkv",
+            features=("strided_cache", *(("qk_norm",) if config.qk_norm else ())),
+            head_dim=head_dim,
+            num_q_heads=num_q_heads,
+            num_kv_heads=num_kv_heads,
+            rotary_dim=config.rope.rotary_dim,
+        )
         self.attend = ops.bind(
             "attn.paged",
             dtype=dtype,
@@ -91,6 +104,36 @@ class Attention(nn.Module):
         num_tokens = x.shape[0]
         meta, cache = attention.of_cache(self.layer)
         heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
+        o = self.attend(
+            self._queries(heads, positions, cos_sin, meta, cache),
+            cache.k_cache,
+            cache.v_cache,
+            meta,
+            self.scale,
+            window=self.window_size,
+            plan=meta.plan_for(self.attend),
+        )
+        y: Tensor = self.o_proj(o.view(num_tokens, -1))
+        return y
+
+    def _queries(
+        self,
+        heads: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        meta: AttentionMeta,
+        cache: LayerCache,
+    ) -> Tensor:
+        """Projected heads [T, H + 2 * Hk, D] -> queries [T, H, D]; stores keys and values."""
+        q: Tensor
+        if self.fused is not None:
+            norms: dict[str, Any] = {}
+            if self.q_norm is not None and self.k_norm is not None:
+                norms = {"q_weight": self.q_norm.weight, "k_weight": self.k_norm.weight}
+                norms["eps"] = self.q_norm.eps
+            caches = (cache.k_cache, cache.v_cache, meta.slot_mapping)
+            q = self.fused(heads, self.head_counts[0], positions, cos_sin, *caches, **norms)
+            return q
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = heads.split_with_sizes(self.head_counts, dim=1)
             q = self.q_norm(q.reshape(-1, self.head_dim)).view_as(q)
@@ -109,14 +152,4 @@ class Attention(nn.Module):
             meta.slot_mapping,
             plan=meta.plan_for(self.store),
         )
-        o = self.attend(
-            q,
-            cache.k_cache,
-            cache.v_cache,
-            meta,
-            self.scale,
-            window=self.window_size,
-            plan=meta.plan_for(self.attend),
-        )
-        y: Tensor = self.o_proj(o.view(num_tokens, -1))
-        return y
+        return q

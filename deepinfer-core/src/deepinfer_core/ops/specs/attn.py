@@ -170,6 +170,39 @@ def sparse_mla(
     """
 
 
+@op("attn.qkv", major=1, tier=0, features={"qk_norm", "interleaved", "strided_cache"})
+def qkv(
+    qkv: Tensor,
+    num_q_heads: int,
+    positions: Tensor,
+    cos_sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    eps: float = 0.0,
+    layout: str = "half",
+) -> Tensor:
+    """From projected heads to queries and the cache: `norm.rms`, `rope.apply`, `kv.store` in one.
+
+    Layers use it where a kernel is quicker than those three one after another.
+
+    Args:
+        qkv: [T, H + 2 * Hk, D], heads of queries, keys and values.
+        num_q_heads: H.
+        positions, cos_sin, layout: as of `rope.apply`; values do not rotate.
+        k_cache, v_cache, slot_mapping: as of `kv.store`.
+        q_weight, k_weight: [D] in the dtype of qkv, norms of each query and each key head before
+            they rotate (feature `qk_norm`), or both None.
+        eps: of the norms.
+
+    Returns:
+        [T, H, D]: the queries, rounded after the norm, its weight and the rotation, as the three
+        ops round.
+    """
+
+
 @op("attn.merge", major=1, tier=0)
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """Combine attention over two disjoint sets of keys.

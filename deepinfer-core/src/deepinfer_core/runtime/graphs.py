@@ -1,0 +1,166 @@
+"""`DecodeGraphs`: steps of one token per request, recorded once per size and launched as a whole.
+
+Owns the tensors that recorded work reads and writes. A step is copied into them, filled up to the
+next size with tokens that are of no request: they read the null block and write nothing. Knows no
+plan and no sampling.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from deepinfer_core.models.interface import Model
+from deepinfer_core.ops.meta import AttentionMeta
+from deepinfer_core.ops.registry import OpChoice
+from deepinfer_core.plugin_api.device import CapturedGraph, DeviceRuntime
+from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
+
+logger = logging.getLogger(__name__)
+
+MAX_SIZE = 256
+"""Larger steps take so long that launching them op by op hides behind the work."""
+
+
+def graph_sizes(max_num_seqs: int) -> list[int]:
+    """Batch sizes worth recording: powers of two, then multiples of 8 and of 16."""
+    sizes = [1, 2, 4, *range(8, 65, 8), *range(80, MAX_SIZE + 1, 16)]
+    most = min(max_num_seqs, MAX_SIZE)
+    return [size for size in sizes if size < most] + [most]
+
+
+def ops_that_need_the_host(choices: Iterable[OpChoice]) -> list[str]:
+    """Ops of a model whose kernels cannot be recorded; empty: all can."""
+    return sorted(
+        {
+            f"{choice.op} ({choice.provider})"
+            for choice in choices
+            if not choice.op.startswith("sample.")
+            and "graph_safe" not in choice.kernel.caps.features
+        }
+    )
+
+
+class DecodeGraphs:
+    """Records a model's forward, up to the logits, for each size when it is first used.
+
+    Args:
+        max_num_seqs: most requests of a step.
+        max_len: most tokens of a request.
+    """
+
+    def __init__(
+        self, model: Model, device: DeviceRuntime, *, max_num_seqs: int, max_len: int
+    ) -> None:
+        self._model, self._device, self._max_len = model, device, max_len
+        self._sizes = graph_sizes(max_num_seqs)
+        self._batch: ForwardBatch | None = None
+        """Of the largest size; those of smaller ones are its first rows."""
+        self._recorded: dict[int, tuple[CapturedGraph, list[Tensor]]] = {}
+
+    def logits(self, batch: ForwardBatch) -> Tensor:
+        """[B, V] of a step of B requests with one token each; valid until the next call."""
+        count = len(batch.input_ids)
+        size = self._sizes[bisect_left(self._sizes, count)]
+        if self._batch is None:
+            self._batch = self._allocate(batch)
+        static = _first_rows(self._batch, size)
+        _copy(batch, static, count)
+        if size not in self._recorded:
+            self._recorded[size] = self._record(static)
+        graph, results = self._recorded[size]
+        graph.replay()
+        return results[0][:count]
+
+    def fits(self, batch: ForwardBatch) -> bool:
+        """Whether a step is of one token per request, few enough, and of text."""
+        count = len(batch.input_ids)
+        is_decode = batch.attention.groups[0].max_query_len == 1
+        return is_decode and count <= self._sizes[-1] and batch.images is None
+
+    def _record(self, static: ForwardBatch) -> tuple[CapturedGraph, list[Tensor]]:
+        results: list[Tensor] = []
+
+        def forward() -> None:
+            metas = [replace(meta, plans={}) for meta in static.attention.groups]
+            attention = replace(static.attention, groups=metas, handed_on={})
+            hidden_states = self._model.forward(replace(static, attention=attention))
+            results[:] = [self._model.compute_logits(hidden_states)]
+
+        graph = self._device.capture(forward)
+        logger.info("recorded a step of %d tokens", len(static.input_ids))
+        return graph, results
+
+    def _allocate(self, like: ForwardBatch) -> ForwardBatch:
+        """Tensors for the largest size, with tables for the longest request."""
+        size, device = self._sizes[-1], like.input_ids.device
+        positions = torch.zeros(size, dtype=torch.int64, device=device)
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        bounds, seq_lens = torch.arange(size + 1, dtype=torch.int32, device=device), ints(size)
+        groups = [
+            AttentionMeta(
+                cu_seqlens_q=bounds,
+                seq_lens=seq_lens,
+                block_tables=ints(size, -(-self._max_len // meta.block_size)),
+                slot_mapping=ints(size),
+                positions=positions,
+                block_size=meta.block_size,
+                query_lens=[1] * size,
+                seq_len_bounds=[self._max_len] * size,
+            )
+            for meta in like.attention.groups
+        ]
+        history = None if like.history is None else ints(size, like.history.shape[1])
+        attention = AttentionBatch(groups, like.attention.cache_groups, like.attention.caches)
+        return ForwardBatch(ints(size), positions, attention, history=history)
+
+
+def _first_rows(batch: ForwardBatch, size: int) -> ForwardBatch:
+    groups = [
+        replace(
+            meta,
+            cu_seqlens_q=meta.cu_seqlens_q[: size + 1],
+            seq_lens=meta.seq_lens[:size],
+            block_tables=meta.block_tables[:size],
+            slot_mapping=meta.slot_mapping[:size],
+            positions=meta.positions[:size],
+            query_lens=meta.query_lens[:size],
+            seq_len_bounds=meta.seq_len_bounds[:size],
+        )
+        for meta in batch.attention.groups
+    ]
+    return replace(
+        batch,
+        input_ids=batch.input_ids[:size],
+        positions=batch.positions[:size],
+        attention=replace(batch.attention, groups=groups),
+        history=None if batch.history is None else batch.history[:size],
+    )
+
+
+def _copy(source: ForwardBatch, target: ForwardBatch, count: int) -> None:
+    """Fill the first rows with a step, and the others with tokens of no request."""
+    pairs = [
+        (target.input_ids, source.input_ids, 0),
+        (target.positions, source.positions, 0),
+        (target.attention.groups[0].seq_lens, source.attention.groups[0].seq_lens, 1),
+    ]
+    if target.history is not None and source.history is not None:
+        pairs.append((target.history, source.history, -1))
+    for into, meta in zip(target.attention.groups, source.attention.groups, strict=True):
+        width = meta.block_tables.shape[1]
+        pairs.append((into.block_tables[:, :width], meta.block_tables, 0))
+        pairs.append((into.slot_mapping, meta.slot_mapping, -1))
+    for into_rows, rows, _ in pairs:
+        into_rows[:count].copy_(rows)
+    if count < len(target.input_ids):
+        for into_rows, _, filler in pairs:
+            into_rows[count:].fill_(filler)

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs for DeepInfer. Importing this package touches no device."""

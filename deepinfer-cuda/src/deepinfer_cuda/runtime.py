@@ -1,0 +1,92 @@
+"""`CudaRuntime`: streams, events, page-locked memory and graphs of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from deepinfer_core.errors import PlatformError
+from deepinfer_core.plugin_api import CapturedGraph, DeviceEvent, DeviceInfo
+
+WARM_UP_RUNS = 2
+"""Of what is captured: libraries and kernels make their handles and code in the first."""
+
+
+class CudaRuntime:
+    """Drives one GPU. Makes its context.
+
+    Raises:
+        PlatformError: this torch cannot use it.
+    """
+
+    kind = "cuda"
+    supports_graphs = True
+    collectives_backend = "nccl"
+
+    def __init__(self, device: DeviceInfo) -> None:
+        if not torch.cuda.is_available():
+            built = torch.version.cuda or "no CUDA at all"
+            raise PlatformError(
+                f"this torch ({torch.__version__}, built for {built}) cannot use the GPU that the "
+                "driver reports; install a build for CUDA that this driver supports"
+            )
+        self.index = device.index
+        self.torch_device = f"cuda:{device.index}"
+        self._graph_pool: Any = None
+
+    def activate(self) -> None:
+        torch.cuda.set_device(self.index)
+
+    def synchronize(self) -> None:
+        # SYNC: the caller asks for it; never in a step.
+        torch.cuda.synchronize(self.index)
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes; what torch has reserved and does not use counts as free."""
+        free, total = torch.cuda.mem_get_info(self.index)
+        stats = torch.cuda.memory_stats(self.index)
+        unused = stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"]
+        return int(free + unused), int(total)
+
+    def create_event(self) -> DeviceEvent:
+        return _Event()
+
+    def stream(self) -> AbstractContextManager[object]:
+        side: Any = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.index))
+        entered: AbstractContextManager[object] = torch.cuda.stream(side)
+        return entered
+
+    def pinned_empty(self, shape: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+
+    def capture(self, function: Callable[[], None]) -> CapturedGraph:
+        """Record the work that `function` queues; all graphs share one pool of memory."""
+        side: Any = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.index))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_RUNS):
+                function()
+        torch.cuda.current_stream(self.index).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_pool):
+            function()
+        self._graph_pool = graph.pool()
+        return graph
+
+
+class _Event:
+    def __init__(self) -> None:
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def record(self) -> None:
+        self._event.record()
+
+    def query(self) -> bool:
+        return bool(self._event.query())
+
+    def wait(self) -> None:
+        # SYNC: this is the one wait of a step, in `InFlight.result()`.
+        self._event.synchronize()
