@@ -116,8 +116,11 @@ def raw_rows(
 
     Args:
         meta: of the group whose cache holds the raw rows.
-        closed: as `closed_groups` gives it; -1 where a token is before the first one, or before
-            the start of the request's windows.
+        closed: as `closed_groups` gives it.
+
+    Returns:
+        -1 where there is no group, and where a token is before the first one or before the start of
+        the request's windows.
     """
 
     def make() -> Tensor:
@@ -125,7 +128,9 @@ def raw_rows(
         last = (closed.groups + 1) * tokens_per_row
         positions = last[:, None] + torch.arange(-count, 0, device=last.device)
         slots = slots_of(meta, closed.requests, positions)
-        return torch.where(positions >= _window_starts(meta, closed.requests), slots, -1).int()
+        is_read = positions >= _window_starts(meta, closed.requests)
+        is_read &= closed.slots[:, None] >= 0
+        return torch.where(is_read, slots, -1).int()
 
     return _once(meta, f"raw_rows/{tokens_per_row}/{num_groups}", make)
 

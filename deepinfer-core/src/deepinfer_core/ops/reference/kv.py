@@ -72,6 +72,16 @@ def _store(new: Tensor, cache: Tensor, places: StorePlan) -> None:
 
 def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool) -> Tensor:
     """See `deepinfer_core.ops.specs.kv.compress`."""
+    if rows.device.type != "cpu":  # would wait for the device
+        return _pool(cache, rows, position_bias, overlaps)
+    is_group = (rows >= 0).any(dim=1)
+    width = position_bias.shape[1] // (2 if overlaps else 1)
+    pooled = position_bias.new_zeros(len(rows), width)
+    pooled[is_group] = _pool(cache, rows[is_group], position_bias, overlaps)
+    return pooled
+
+
+def _pool(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool) -> Tensor:
     size, width = position_bias.shape
     raw = read_slots(cache, rows.long().clamp(min=0).flatten()).view(*rows.shape, 2 * width)
     raw = raw.masked_fill((rows < 0).unsqueeze(2), 0.0)  # what stands for no row may be nan
