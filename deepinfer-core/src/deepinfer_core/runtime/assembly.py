@@ -84,8 +84,8 @@ def assemble(
         layout=layout,
         copy_blocks=ops.bind("kv.copy_blocks", dtype=dtype),
         max_num_seqs=max_num_seqs,
-        graphs=_graphs(model, ops, runtime, max_num_seqs=max_num_seqs, max_len=max_model_len),
     )
+    runner.graphs = _graphs(model, ops, runtime, max_num_seqs=max_num_seqs, max_len=max_model_len)
     ops.freeze()
     kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
     return DeviceSide(runner, kv, history_len_of(model))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from deepinfer_core.models.interface import Model, tower_of
 from deepinfer_core.ops.table import BoundOp
 from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
 from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
-from deepinfer_core.runtime.graphs import DecodeGraphs
 from deepinfer_core.runtime.kv_cache import layer_caches
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.logprobs import PromptLogprobs
@@ -27,13 +27,15 @@ from deepinfer_core.sampling.sampler import Sampler
 from deepinfer_core.scheduling.plan import StepOutput, StepPlan, TokenLogprobs
 from deepinfer_core.staging import to_device
 
+if TYPE_CHECKING:
+    from deepinfer_core.runtime.graphs import DecodeGraphs
+
 
 class ModelRunner:
     """Launches steps on one device.
 
     Args:
         pool: [num_blocks, page_bytes] uint8, the KV pool; `copy_blocks` is the bound op over it.
-        graphs: records and launches steps of one token each; None: every step runs op by op.
     """
 
     def __init__(
@@ -47,7 +49,6 @@ class ModelRunner:
         layout: KVLayout,
         copy_blocks: BoundOp,
         max_num_seqs: int,
-        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model = model
         self.sampler = sampler
@@ -56,7 +57,8 @@ class ModelRunner:
         self._pool = pool
         self._copy_blocks = copy_blocks
         self._torch_device = pool.device
-        self._graphs = graphs
+        self.graphs: DecodeGraphs | None = None
+        """Records and launches steps of one token each; None: every step runs op by op."""
         self._unapplied: deque[StepPlan] = deque()
         """Whose changes of rows and blocks are not made: the next one, and one that failed before
         they all were. Making a change twice does no harm."""
@@ -94,8 +96,8 @@ class ModelRunner:
         logits: Tensor | None
         prompt_logprobs: list[PromptLogprobs] = []
         is_plain = draws_from_each(plan) and not plan.prompt_logprobs
-        if self._graphs is not None and is_plain and self._graphs.fits(step.batch):
-            logits = self._graphs.logits(step.batch)
+        if self.graphs is not None and is_plain and self.graphs.fits(step.batch):
+            logits = self.graphs.logits(step.batch)
         else:
             hidden_states = self.model.forward(step.batch)
             logits = self._sampled_logits(plan, step, hidden_states)
