@@ -224,18 +224,36 @@ def test_every_length_modulo_the_ratios(checkpoints, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_format"), [("deepseek_v4", "584+132"), ("deepseek_v4", "584+68")]
+    ("name", "kv_format"),
+    [
+        ("deepseek_v4", "584+132"),
+        ("deepseek_v4", "584+68"),
+        ("deepseek_v41", "288+68"),
+        ("deepseek_v41", "528+68"),
+        ("deepseek_v41", "584+132"),
+    ],
 )
 def test_records(checkpoints, name, kv_format):
     found = ask(name, checkpoints[name], SHORT_LENGTH, SHORT_POSITIONS, 8, kv_format)
     assert sum(misses(found)) == 0, found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_after_a_prefix_hit(checkpoints, name):
+REPLAY = {"bounded_replay": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("deepseek_v4", {}),
+        ("deepseek_v41", {}),
+        ("deepseek_v41", REPLAY),
+        ("deepseek_v41", REPLAY | {"decoder_replay": True}),
+    ],
+)
+def test_after_a_prefix_hit(checkpoints, name, changes):
     prompt, num_readers = make_prompt(SHORT_LENGTH, SHORT_POSITIONS), len(FAMILIES[name].readers)
     lengths = [*range(0, 128, 11), 127]
-    settings = {"num_threads": 1, "max_num_batched_tokens": 512}
+    settings = {"num_threads": 1, "max_num_batched_tokens": 512, **changes}
     with LLM(checkpoints[name], **settings) as llm:
         llm.generate([prompt], {"max_tokens": 1}, progress=False)
         for reader in range(num_readers):
