@@ -78,10 +78,10 @@ class DecodeGraphs:
         return results[0][:count]
 
     def fits(self, batch: ForwardBatch) -> bool:
-        """Whether a step is of one token per request, few enough, and of text."""
-        count = len(batch.input_ids)
-        is_decode = batch.attention.groups[0].max_query_len == 1
-        return is_decode and count <= self._sizes[-1] and batch.images is None
+        """Whether a step is of one token per request, few enough, of text, and replays nothing."""
+        meta = batch.attention.groups[0]
+        is_plain = batch.images is None and meta.window_starts is None
+        return is_plain and meta.max_query_len == 1 and meta.num_reqs <= self._sizes[-1]
 
     def _record(self, static: ForwardBatch) -> tuple[CapturedGraph, list[Tensor]]:
         results: list[Tensor] = []
