@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepinfer_core.models.decoder import DecoderModel
+from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
 from deepinfer_core.testing.forward import HandRunner
 from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
+from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.weights.checkpoint import open_checkpoint
 
 
@@ -19,10 +20,10 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def load_invariant(directory: Path, family: str, dtype: str) -> DecoderModel:
+def load_invariant(directory: Path, family: str, dtype: str) -> CausalModel:
     checkpoint = open_checkpoint(write_tiny_checkpoint(directory, family))
     model = build_model(checkpoint.info, reference_table(batch_invariant=True), dtype=dtype)
-    load_weights(model, checkpoint, device="cpu")
+    load_weights(model, checkpoint, device="cpu", vocabulary=load_tokenizer(directory))
     return model
 
 
