@@ -115,6 +115,27 @@ def test_an_unknown_stored_type_is_named(tmp_path: Path) -> None:
     assert "x is stored as F4; known: F64, F32" in open_error(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (
+            {"shape": [3], "data_offsets": [0, 8]},
+            "a has the shape [3] of F32, 12 bytes, but 0 to 8",
+        ),
+        ({"shape": [1], "data_offsets": [4, 8]}, "a begins at byte 4, allowed is 0"),
+        ({"shape": [3], "data_offsets": [0, 12]}, "b begins at byte 8, allowed is 12"),
+        ({"shape": [-2], "data_offsets": [0, -8]}, "the header is corrupt"),
+        ({"shape": [2.0], "data_offsets": [0, 8]}, "the header is corrupt"),
+    ],
+)
+def test_tensors_lie_end_to_end(tmp_path: Path, first: dict[str, object], message: str) -> None:
+    second = {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]}
+    header = json.dumps({"a": {"dtype": "F32", **first}, "b": second}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(16)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert message in open_error(tmp_path)
+
+
 def test_a_truncated_file_names_itself_and_both_sizes(directory: Path) -> None:
     path = directory / "model.safetensors"
     content = path.read_bytes()

@@ -1,8 +1,9 @@
 """Reads one or many safetensors files of a directory, tensor by tensor, each byte once.
 
-The headers are checked against the sizes of the files before anything is read, so that a truncated
-download is an error that says so. Files are read rather than mapped: mapped pages would count as
-the process's own memory beside the tensors that they are copied to.
+The headers are checked against the sizes of the files and of the tensors before anything is read,
+so that a truncated download is an error that says so, and no tensor holds bytes of another. Files
+are read rather than mapped: mapped pages would count as the process's own memory beside the tensors
+that they are copied to.
 """
 
 from __future__ import annotations
@@ -157,8 +158,9 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
             )
             for name, fields in sorted(header.items(), key=lambda item: item[1]["data_offsets"])
         }
-        ends = (fields["data_offsets"][1] for fields in header.values())
-        data_bytes = max(ends, default=0)
+        data_bytes = 0
+        for name, place in places.items():
+            data_bytes = _check_place(name, place, header[name]["data_offsets"], data_bytes)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ModelLoadError(f"{path}: the header is corrupt: {error!r}") from error
     if 8 + header_bytes + data_bytes != file_bytes:
@@ -169,10 +171,30 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     return places
 
 
+def _check_place(name: str, place: StoredTensor, offsets: list[int], expected: int) -> int:
+    """Where the next tensor must begin; what lies in a file lies end to end."""
+    begin, end = offsets
+    if begin != expected:
+        raise ModelLoadError(
+            f"{place.path}: {name} begins at byte {begin:,}, allowed is {expected:,}; "
+            "the file is corrupt"
+        )
+    entry, num_bytes = place.entry, place.num_rows * place.row_bytes
+    if end - begin != num_bytes:
+        raise ModelLoadError(
+            f"{place.path}: {name} has the shape {list(entry.shape)} of {entry.dtype}, "
+            f"{num_bytes:,} bytes, but {begin:,} to {end:,} in the file, which is corrupt"
+        )
+    return end
+
+
 def _read_entry(path: Path, name: str, fields: Mapping[str, Any]) -> TensorEntry:
     dtype = fields["dtype"]
     if dtype not in STORED_DTYPES:
         raise ModelLoadError(
             f"{path}: {name} is stored as {dtype}; known: {', '.join(STORED_DTYPES)}"
         )
-    return TensorEntry(tuple(fields["shape"]), dtype, dtype in FLOAT_DTYPES)
+    shape = tuple(fields["shape"])
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError(f"{name} has the shape {list(shape)}")
+    return TensorEntry(shape, dtype, dtype in FLOAT_DTYPES)
