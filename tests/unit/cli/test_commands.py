@@ -13,7 +13,7 @@ from deepinfer_core.errors import EngineError
 from deepinfer_core.plugin_api import CommandSpec, PluginInfo, hookimpl
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.testing.fake_engine import FakeEngine
-from deepinfer_core.testing.fake_recipe import FakeRecipePlugin
+from deepinfer_core.testing.fake_recipe import FakeRecipe, FakeRecipePlugin
 
 
 class Terminal(io.StringIO):
@@ -361,9 +361,33 @@ def test_images_go_with_the_next_message(run, answers, tmp_path):
         assert text["type"] == "text"
 
 
+def test_what_fails_takes_its_images_along(run, answers, tmp_path, monkeypatch):
+    """A file that the recipe could not read went with every later message, and failed it too."""
+    encode = FakeRecipe.encode
+
+    def refuse(recipe, chat):
+        if "image_url" in json.dumps(chat):
+            raise ValueError("unsupported image")
+        return encode(recipe, chat)
+
+    monkeypatch.setattr(FakeRecipe, "encode", refuse)
+    prompts = answers("fine", "still")
+    (tmp_path / "a.png").write_bytes(b"no image")
+    image = f"/image {tmp_path / 'a.png'}"
+    lines = [image, "one", "two", image, "/reset", "three"]
+    code, out, err = run("chat", *M, stdin="\n".join(lines))
+    assert (code, out) == (1, "fine\nstill\n")
+    assert err.count("unsupported image") == 1
+    assert [[message["content"] for message in prompt] for prompt in prompts] == [
+        ["two"],
+        ["three"],
+    ]
+
+
 def test_files_that_are_no_images_are_refused(run, tmp_path):
     code, _, err = run("chat", *M, "--image", tmp_path / "a.txt", "--once", "?")
     assert code and "is not named as an image" in err
+    assert "allowed: names of image files, such as x.png" in err
     assert "No such file" in run("chat", *M, "--image", tmp_path / "a.webp", "--once", "?")[2]
     code, out, err = run("chat", *M, stdin="/image a.txt\nab\n")
     assert code == 1 and out and "is not named as an image" in err

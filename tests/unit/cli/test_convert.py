@@ -53,6 +53,11 @@ def test_a_tiny_one_and_one_of_random_weights(tmp_path: Path) -> None:
         (["a", "b", "--tiny", "llama"], "field paths = 'a b'; allowed: DST, with --tiny"),
         (["a", "--tiny", "gpt"], "no such family; field --tiny = 'gpt'; allowed: deepseek_v3,"),
         (["a", "--tiny", "llama", "--layers", "2"], "means nothing with --tiny; field --layers"),
+        (
+            ["a", "--tiny", "llama", "--layers", "0"],
+            "with --tiny; field --layers = 0; allowed: leave it out",
+        ),
+        (["a", "--tiny", "llama", "--no-engrams"], "means nothing with --tiny; field --no-engrams"),
         (["a", "b", "--quantize"], "means nothing without --tiny; field --quantize = True"),
     ],
 )

@@ -121,7 +121,10 @@ def _read_image(path: Path) -> dict[str, Any]:
     """A part of a message."""
     kind, _ = mimetypes.guess_type(path.name, strict=False)
     if kind is None or not kind.startswith("image/"):
-        raise ConfigError("is not named as an image", field="image", value=str(path))
+        allowed = "names of image files, such as x.png"
+        raise ConfigError(
+            "is not named as an image", field="image", value=str(path), allowed=allowed
+        )
     try:
         content = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
@@ -146,13 +149,14 @@ class _Session:
     ) -> None:
         self.interrupted = False
         self._llm, self._params, self._tools, self._as_json = llm, params, tools, as_json
-        self._images = images
+        self._images: list[dict[str, Any]] = []
         """Parts of the next message."""
         self._messages: list[dict[str, Any]] = []
         self._open_calls: list[tuple[str, str]] = []
         """(id, name) of the tool calls whose results are still to come."""
         self._console = render.stderr()
         self._reset(system)
+        self._images = images
 
     def run(self, lines: Iterator[str]) -> bool:
         """Take turns until the lines or the person end it; False if a turn failed."""
@@ -184,6 +188,7 @@ class _Session:
             message = {"role": "tool", "tool_call_id": calls[0][0], "content": text}
         elif self._images:
             message["content"] = [*self._images, {"type": "text", "text": text}]
+            self._images = []
         self._messages.append(message)
         if self._open_calls:
             self._ask_for_result()
@@ -204,8 +209,6 @@ class _Session:
             return False
         except KeyboardInterrupt:
             self.interrupted, reason = True, "abort"
-        if not calls:
-            self._images = []
         self._messages.append(reply.message)
         self._close_turn(reply, reason, num_tokens, time.perf_counter() - begun)
         return True
@@ -267,4 +270,4 @@ class _Session:
     def _reset(self, system: str | None) -> None:
         self._system = system
         self._messages = [{"role": "system", "content": system}] if system else []
-        self._open_calls = []
+        self._open_calls, self._images = [], []

@@ -81,10 +81,10 @@ def convert(
     """
     if tiny is not None:
         _refuse("with --tiny", layers=layers, experts=experts, predictors=predictors)
-        _refuse("with --tiny", dummy_weights=dummy_weights)
+        _refuse("with --tiny", no_engrams=not engrams, dummy_weights=dummy_weights)
         written = _write_tiny(paths, tiny, seed, quantize=quantize)
     else:
-        _refuse("without --tiny", seed=seed, quantize=quantize)
+        _refuse("without --tiny", seed=seed or None, quantize=quantize)
         cut = partial(
             plan_cut,
             num_layers=layers,
@@ -98,9 +98,11 @@ def convert(
 
 def _refuse(when: str, **options: object) -> None:
     for name, value in options.items():
-        if value:
+        if value is not None and value is not False:
             field = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"means nothing {when}", field=field, value=value)
+            raise ConfigError(
+                f"means nothing {when}", field=field, value=value, allowed="leave it out"
+            )
 
 
 def _check_paths(paths: list[Path], count: int, allowed: str) -> list[Path]:
