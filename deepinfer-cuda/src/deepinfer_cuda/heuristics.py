@@ -9,6 +9,9 @@ NUM_PROCESSORS = 132
 MIN_TILE = 16
 """Rows and columns that the matrix units want at least."""
 MAX_SPLITS = 64
+LARGE_SHARED_BYTES = 200 * 1024
+"""Of shared memory for a program. Devices with as much read operands of products from there (9.0,
+10.x, 11.0); others (8.x, 12.x) hold them in registers, which large tiles overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,20 @@ class DecodeLaunch:
     num_stages: int
 
 
-def prefill_launch(group: int, head_dim: int, dtype: str) -> PrefillLaunch:
-    """For `group` query heads per key head."""
+def prefill_launch(group: int, head_dim: int, dtype: str, shared_bytes: int) -> PrefillLaunch:
+    """For `group` query heads per key head.
+
+    Args:
+        shared_bytes: of shared memory that the device has for one program.
+    """
     is_wide = dtype == "float32"
+    is_large = shared_bytes >= LARGE_SHARED_BYTES
     dims = max(MIN_TILE, _power_of_2(head_dim))
     rows = 64 if is_wide or dims > 128 else 128
+    keys = 32 if is_wide or dims > 128 else (128 if is_large else 64)
+    if is_wide and dims > 128 and not is_large:
+        rows, keys = 32, 16
     rows = max(rows, _power_of_2(group))
-    keys = 32 if is_wide or dims > 128 else 128
     return PrefillLaunch(
         queries_per_tile=rows // group,
         rows=rows,

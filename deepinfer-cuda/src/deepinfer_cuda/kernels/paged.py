@@ -7,6 +7,7 @@ whose results are merged by weight (Milakov and Gimelshein 2018, arXiv:1805.0286
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -14,7 +15,13 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.plugin_api import Problem
 from torch import Tensor
 
-from deepinfer_cuda.heuristics import DecodeLaunch, PrefillLaunch, decode_launch, prefill_launch
+from deepinfer_cuda.heuristics import (
+    LARGE_SHARED_BYTES,
+    DecodeLaunch,
+    PrefillLaunch,
+    decode_launch,
+    prefill_launch,
+)
 from deepinfer_cuda.kernels.attend import chunk_kernel, decode_kernel, merge_kernel
 from deepinfer_cuda.kernels.long_chunks import attend_long
 
@@ -41,7 +48,9 @@ def plan(problem: Problem, meta: AttentionMeta) -> PagedPlan | None:
         return None
     num_q_heads, num_kv_heads = problem.dim("num_q_heads"), problem.dim("num_kv_heads")
     group = (num_q_heads or 1) // (num_kv_heads or 1)
-    size = prefill_launch(group, problem.dim("head_dim") or 128, problem.dtype).queries_per_tile
+    shared_bytes = _shared_bytes(meta.cu_seqlens_q.device)
+    head_dim = problem.dim("head_dim") or 128
+    size = prefill_launch(group, head_dim, problem.dtype, shared_bytes).queries_per_tile
     num_tiles = sum(-(-count // size) for count in meta.query_lens)
     counts = (meta.cu_seqlens_q.diff() + size - 1) // size
     ends = counts.cumsum(0)
@@ -107,7 +116,7 @@ def _attend_chunks(
 ) -> None:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     group = q.shape[1] // num_kv_heads
-    launch: PrefillLaunch = prefill_launch(group, head_dim, _name(q.dtype))
+    launch: PrefillLaunch = prefill_launch(group, head_dim, _name(q.dtype), _shared_bytes(q.device))
     chunk_kernel[(len(tiles.tile_requests), num_kv_heads)](
         q,
         k_cache,
@@ -216,6 +225,14 @@ def _attend_decode(
         WANTS_LSE=wants_lse,
         num_warps=2,
     )
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    """Of shared memory that a device has for one program."""
+    if device.type == "cpu":  # Triton's interpreter
+        return LARGE_SHARED_BYTES
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,0 +1,165 @@
+"""Compiles the plugin's kernels for one architecture and prints what came out, as JSON.
+
+    python compile_kernels.py SM
+
+A program of its own: LLVM ends the process where it cannot select an instruction. The launches are
+those of a model in bfloat16 with 32 query heads, 8 key heads and heads of 128.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import triton
+from deepinfer_cuda.heuristics import decode_launch, prefill_launch
+from deepinfer_cuda.kernels import act, attend, norm, qkv, rope, store
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+GROUP, HEAD_DIM, HIDDEN_SIZE = 4, 128, 4096
+POINTERS = {"positions_ptr": "*i64", "table_ptr": "*fp32", "partial_ptr": "*fp32"}
+INT32_POINTERS = ("tables_ptr", "starts_ptr", "lens_ptr", "requests_ptr", "firsts_ptr", "slots_ptr")
+FLOATS = ("scale", "softcap", "eps", "limit")
+UNALIGNED = ("size", "window", "num_q_heads", "num_kv_heads", "num_splits", "num_heads")
+"""Numbers whose divisibility by 16 must not be taken for granted."""
+SHARED_BYTES = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}
+"""Of shared memory that an architecture has for one program; a compiler does not look."""
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def attention(**switches):
+    return {"HAS_WINDOW": False, "HAS_SOFTCAP": False} | switches
+
+
+def launches(sm):
+    """name: the kernel, its constants, its options."""
+    chunk = prefill_launch(GROUP, HEAD_DIM, "bfloat16", SHARED_BYTES[sm])
+    decode = decode_launch(8, GROUP, HEAD_DIM, "bfloat16")
+    sizes = {"HEAD_DIM": HEAD_DIM, "GROUP": GROUP}
+    block = triton.next_power_of_2(HIDDEN_SIZE)
+    return {
+        "chunk": (
+            attend.chunk_kernel,
+            tile(chunk) | sizes | attention(HAS_SINKS=False, WANTS_LSE=False)
+            | {"QUERIES": chunk.queries_per_tile},
+            options(chunk),
+        ),
+        "decode": (attend.decode_kernel, tile(decode) | sizes | attention(), options(decode)),
+        "merge": (
+            attend.merge_kernel,
+            {
+                "HEAD_DIM": HEAD_DIM,
+                "DIMS": decode.dims,
+                "SPLITS": triton.next_power_of_2(decode.num_splits),
+                "HAS_SINKS": False,
+                "WANTS_LSE": False,
+            },
+            {"num_warps": 2},
+        ),
+        "norm": (
+            norm._rms,
+            {"HAS_RESIDUAL": True, "HAS_WEIGHT": True, "BLOCK": block},
+            {"num_warps": norm.num_warps(block)},
+        ),
+        "act": (act._silu_mul, {"HAS_LIMIT": False, "BLOCK": act.BLOCK}, {}),
+        "rope": (
+            rope._rotate,
+            {
+                "INTERLEAVED": False,
+                "INVERSE": False,
+                "HEADS": rope.HEADS,
+                "PAIRS": HEAD_DIM // 2,
+                "REST": 0,
+            },
+            {},
+        ),
+        "store": (store._store, {"HAS_VALUES": True, "BLOCK": 1024}, {}),
+        "qkv": (
+            qkv._qkv_kernel,
+            {
+                "HEAD_DIM": HEAD_DIM,
+                "ROTARY_DIM": HEAD_DIM,
+                "HALF": HEAD_DIM // 2,
+                "REST": 1,
+                "INTERLEAVED": False,
+                "HAS_NORM": True,
+            },
+            {"num_warps": 1},
+        ),
+    }  # fmt: skip
+
+
+def tile(launch):
+    names = ("rows", "keys", "dims", "precision")
+    return {name.upper(): getattr(launch, name) for name in names}
+
+
+def options(launch):
+    return {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+
+
+def type_of(name, constants):
+    """What a launch gives for an argument of this name."""
+    if name in constants:
+        return "constexpr"
+    if name.endswith(INT32_POINTERS):
+        return "*i32"
+    if name.endswith("lse_ptr"):
+        return "*fp32"
+    if name.endswith("_ptr"):
+        return POINTERS.get(name, "*bf16")
+    return "fp32" if name in FLOATS else "i32"
+
+
+def compile_kernel(kernel, constants, options, sm):
+    names = kernel.arg_names
+    signature = {name: type_of(name, constants) for name in names}
+    aligned = [
+        (index,)
+        for index, name in enumerate(names)
+        if signature[name].startswith("*") or (signature[name] == "i32" and name not in UNALIGNED)
+    ]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={place: [["tt.divisibility", 16]] for place in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=options)
+
+
+def describe(compiled):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = tool("cuobjdump", "-res-usage", file.name)
+        code = tool("nvdisasm", "-c", file.name)
+    stack = re.search(r"STACK:(\d+)", usage)
+    return {
+        "shared": compiled.metadata.shared,
+        "stack": int(stack[1]) if stack else None,
+        "has_wgmma": "wgmma" in compiled.asm["ptx"],
+        "has_hgmma": "HGMMA" in code if code else None,
+    }
+
+
+def tool(name, *words):
+    """What a tool of Triton's prints; nothing where this build of Triton has none."""
+    path = TOOLS / name
+    if not path.exists():
+        return ""
+    return subprocess.run([path, *words], capture_output=True, text=True).stdout
+
+
+def main():
+    sm = int(sys.argv[1])
+    compiled = {name: compile_kernel(*launch, sm) for name, launch in launches(sm).items()}
+    found = {name: describe(kernel) for name, kernel in compiled.items()}
+    print(json.dumps({"limit": SHARED_BYTES[sm], "kernels": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the plugin finds and claims, told by a driver that is made up."""
+
+import json
+import types
+
+import pytest
+from deepinfer_core.errors import UnsupportedOpError
+from deepinfer_core.ops.table import make_op_table
+from deepinfer_core.plugin_api import DeviceInfo
+from deepinfer_cuda import plugin, probe
+
+GPUS = [("GPU-aa11", (9, 0), 141), ("GPU-ab22", (8, 0), 80), ("GPU-cc33", (7, 5), 16)]
+CLAIMED = {"norm.rms", "act.silu_mul", "rope.apply", "kv.store", "attn.qkv", "attn.paged"}
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeDriver:
+    """The part of `pynvml` that a probe may ask; a handle is an index."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, gpus):
+        self.gpus = gpus
+        self.num_open = 0
+
+    def nvmlInit(self):
+        if self.gpus is None:
+            raise NVMLError("driver not loaded")
+        self.num_open += 1
+
+    def nvmlShutdown(self):
+        self.num_open -= 1
+
+    def nvmlDeviceGetCount(self):
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):
+        return self.gpus[handle][0]
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):
+        return self.gpus[handle][1]
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return types.SimpleNamespace(total=self.gpus[handle][2])
+
+
+@pytest.fixture
+def find(monkeypatch):
+    """find(VISIBLE): the UUIDs found, in order, with that in the environment."""
+
+    def find(visible=None, gpus=GPUS):
+        driver = FakeDriver(gpus)
+        monkeypatch.setattr(probe, "pynvml", driver)
+        monkeypatch.delenv(probe.VISIBLE, raising=False)
+        if visible is not None:
+            monkeypatch.setenv(probe.VISIBLE, visible)
+        devices = plugin.deepinfer_probe()
+        assert driver.num_open == 0
+        assert [device.index for device in devices] == list(range(len(devices)))
+        return devices
+
+    return find
+
+
+def uuids(devices):
+    return [device.uuid for device in devices]
+
+
+def test_no_driver_no_devices(find):
+    assert find(gpus=None) == []
+
+
+def test_every_gpu_with_what_the_driver_says(find):
+    first = DeviceInfo(kind="cuda", index=0, arch="9.0", memory_bytes=141, uuid="GPU-aa11")
+    assert find()[0] == first
+    assert uuids(find()) == ["GPU-aa11", "GPU-ab22", "GPU-cc33"]
+    assert [device.arch for device in find()] == ["9.0", "8.0", "7.5"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("2,0", ["GPU-cc33", "GPU-aa11"]),
+        ("GPU-ab", ["GPU-ab22"]),
+        ("GPU-cc33, 1", ["GPU-cc33", "GPU-ab22"]),
+        ("1,7,0", ["GPU-ab22"]),
+        ("-1,0", []),
+        ("", []),
+    ],
+    ids=["order", "uuid prefix", "mixed", "wrong entry ends it", "none", "empty"],
+)
+def test_the_environment_chooses_and_orders(find, visible, expected):
+    assert uuids(find(visible)) == expected
+
+
+def test_a_plugin_is_light(run_program):
+    code = """
+import json, sys
+from deepinfer_cuda import plugin
+from deepinfer_core.plugin_api import DeviceInfo
+plugin.deepinfer_plugin_info(), plugin.deepinfer_probe()
+plugin.deepinfer_kernels(DeviceInfo("cuda", arch="9.0"))
+print(json.dumps([name for name in ("torch", "triton") if name in sys.modules]))
+"""
+    assert json.loads(run_program("-c", code)) == []
+
+
+def test_kernels_are_for_its_own_devices():
+    assert plugin.deepinfer_kernels(DeviceInfo("cpu")) == []
+    assert plugin.deepinfer_device_runtime(DeviceInfo("cpu")) is None
+    kernels = plugin.deepinfer_kernels(DeviceInfo("cuda", arch="9.0"))
+    assert {kernel.op.partition("@")[0] for kernel in kernels} == CLAIMED
+    assert {kernel.caps.device_kinds for kernel in kernels} == {("cuda",)}
+    paged = next(kernel for kernel in kernels if kernel.op == "attn.paged@1")
+    assert "batch_invariant" not in paged.caps.features
+
+
+@pytest.mark.parametrize("arch", ["8.0", "9.0", "10.0", "12.0"])
+def test_newer_gpus_are_served(arch):
+    device = DeviceInfo("cuda", arch=arch)
+    ops = make_op_table(plugin.deepinfer_kernels(device), device=device)
+    assert ops.bind("norm.rms", dtype="bfloat16").provider == "cuda.triton"
+
+
+def test_an_old_gpu_is_refused_with_the_reason():
+    device = DeviceInfo("cuda", arch="7.5")
+    ops = make_op_table(plugin.deepinfer_kernels(device), device=device)
+    with pytest.raises(UnsupportedOpError, match=r"cuda\.triton.*7\.5.*8\.0|8\.0.*7\.5"):
+        ops.bind("norm.rms", dtype="bfloat16")
