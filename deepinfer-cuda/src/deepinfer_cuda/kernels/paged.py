@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -232,7 +233,8 @@ def _shared_bytes(device: torch.device) -> int:
     """Of shared memory that a device has for one program."""
     if device.type == "cpu":  # Triton's interpreter
         return LARGE_SHARED_BYTES
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
 
 
 def _name(dtype: torch.dtype) -> str:
