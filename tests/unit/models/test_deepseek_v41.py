@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.errors import ConfigError, ModelLoadError
 from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.deepseek_v41 import DeepseekV41
 from deepinfer_core.models.deepseek_v41_config import plan_shared_caches
@@ -47,6 +48,8 @@ def test_layers_take_the_rows_and_choices_of_the_last_source_before_them() -> No
         ({"kv_source_layer_ids": [3, 1, 4]}, ["kv_source_layer_ids", "ascending"]),
         ({"index_source_layer_ids": [1, 4]}, ["index_source_layer_ids", "with 3"]),
         ({"candidate_source_layer_id": 5}, ["candidate_source_layer_id", "[1, 3, 4, 6]"]),
+        ({"candidate_source_layer_id": 3}, ["candidate_source_layer_id", "at or behind 4"]),
+        ({"index_source_layer_ids": [0, 1, 3, 4]}, ["compress_ratios[0]", "of a source"]),
         ({"num_hash_layers": 2}, ["num_hash_layers", "DeepSeek-V4, not of V4.1"]),
         ({"engram_num_embeddings": [384]}, ["engram_num_embeddings", "[0, 3]"]),
         ({"engram_pad_token_id": 243}, ["engram_pad_token_id", "below 243"]),
@@ -57,6 +60,13 @@ def test_what_cannot_be_is_named(changes: dict[str, Any], told: list[str]) -> No
     with pytest.raises(ModelLoadError) as caught:
         read(**changes)
     assert all(part in str(caught.value) for part in told), str(caught.value)
+
+
+def test_late_layers_that_are_replayed_have_no_memory() -> None:
+    with pytest.raises(ConfigError, match=r"before layers \[5\], but behind layer 4") as caught:
+        replace(read(engram_layer_ids=[0, 5]), decoder_replay=True)
+    assert caught.value.field == "cache.decoder_replay"
+    replace(read(engram_layer_ids=[0, 4]), decoder_replay=True)
 
 
 def test_a_ratio_of_one_means_nothing_to_v4() -> None:
@@ -93,12 +103,13 @@ def test_another_vocabulary_is_refused() -> None:
         model.read_vocabulary(Letters())
 
 
-def test_nothing_is_remembered_across_an_image_or_the_start() -> None:
+@pytest.mark.parametrize("image", [9, 0])
+def test_nothing_is_remembered_across_an_image_or_the_start(image: int) -> None:
     engram = read().engram
     assert engram is not None
-    windows = NgramWindows(engram, image_token_id=9)
+    windows = NgramWindows(engram, image_token_id=image)
     windows.set_classes([10 * token for token in range(12)])
-    batch = two_requests([[5, 6, 9, 7], [8, 3]], history=[[1, 2, 4], [-2, 9, 11]])
+    batch = two_requests([[5, 6, image, 7], [8, 3]], history=[[1, 2, 4], [-2, image, 11]])
     pad = engram.pad_class
     assert windows(batch).tolist() == [
         [50, 40, 20, 10],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from deepinfer_core.errors import ModelLoadError
+from deepinfer_core.errors import ConfigError, ModelLoadError
 from deepinfer_core.kv.format import row_kv
 from deepinfer_core.kv.layout import LayerKV
 from deepinfer_core.models.deepseek_v4_config import V4Config, read_hybrid_config
@@ -57,6 +57,9 @@ class V41Config(V4Config):
     """Everything that building a DeepSeek-V4.1 needs.
 
     `compress_ratios` is about the rows that a layer reads; only sources write any.
+
+    Raises:
+        ConfigError: decoder replay, with a memory behind the last source of rows.
     """
 
     kv_sources: tuple[int, ...]
@@ -69,6 +72,19 @@ class V41Config(V4Config):
     decoder_replay: bool = False
     """Behind the last source, only the last tokens of a chunk are computed: approximate."""
     vision: VisionConfig | None
+
+    def __post_init__(self) -> None:
+        if not self.decoder_replay or self.engram is None:
+            return
+        late = [layer for layer in self.engram.layers if layer > self.last_source]
+        if late:
+            raise ConfigError(
+                f"the n-gram memory speaks before layers {late}, but behind layer "
+                f"{self.last_source}, the last source of rows, not all tokens are computed",
+                field="cache.decoder_replay",
+                value=True,
+                allowed="false with this model",
+            )
 
     def kv_source(self, layer: int) -> int | None:
         """Whose rows a layer reads; None: no rows."""
@@ -186,7 +202,7 @@ def read_v41_config(raw: RawConfig) -> V41Config:
         **{field.name: getattr(base, field.name) for field in fields(base)},
         kv_sources=kv_sources,
         index_sources=index_sources,
-        candidates=_read_candidates(text, index_sources),
+        candidates=_read_candidates(text, kv_sources, index_sources),
         engram=_read_engram(text, base.num_layers, raw.section("quantization_config") is not None),
         image_token_id=raw.optional_integer("image_token_id"),
         vision=read_vision_config(raw),
@@ -208,6 +224,9 @@ def _check_sources(
     raw: RawConfig, ratios: Sequence[int], kv_sources: Sequence[int], index_sources: Sequence[int]
 ) -> None:
     """Each layer that reads rows must find its source, of its ratio, and somebody's choice."""
+    for layer in index_sources:
+        if not ratios[layer]:
+            raise raw.malformed(f"compress_ratios[{layer}]", 0, "that of a source")
     for layer in kv_sources:
         if layer not in index_sources:
             raise raw.malformed(
@@ -226,7 +245,9 @@ def _check_sources(
             )
 
 
-def _read_candidates(raw: RawConfig, index_sources: Sequence[int]) -> CandidateConfig | None:
+def _read_candidates(
+    raw: RawConfig, kv_sources: Sequence[int], index_sources: Sequence[int]
+) -> CandidateConfig | None:
     layer = raw.fields.get("candidate_source_layer_id")
     if layer is None or layer == -1:
         return None
@@ -234,6 +255,9 @@ def _read_candidates(raw: RawConfig, index_sources: Sequence[int]) -> CandidateC
         raise raw.malformed(
             "candidate_source_layer_id", layer, f"-1 or one of {list(index_sources)}"
         )
+    if layer < kv_sources[-1]:
+        wanted = f"at or behind {kv_sources[-1]}, the last source of rows: blocks are of its rows"
+        raise raw.malformed("candidate_source_layer_id", layer, wanted)
     return CandidateConfig(
         source_layer=layer,
         num_blocks=raw.size("candidate_topk_blocks"),

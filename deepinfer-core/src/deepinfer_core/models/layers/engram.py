@@ -148,7 +148,9 @@ class NgramWindows:
             raise RuntimeError("the classes of tokens were never set")
         self._classes = self._classes.to(batch.positions.device)
         ids = self._windows(batch)
-        blocks = (ids < 0) | (ids == self._image_token_id) if self._image_token_id else ids < 0
+        blocks = ids < 0
+        if self._image_token_id is not None:
+            blocks |= ids == self._image_token_id
         classes = self._classes[ids.clamp(min=0)]
         return classes.masked_fill_(blocks.cumsum(dim=1) > 0, self._engram.pad_class)
 
