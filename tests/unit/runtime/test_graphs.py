@@ -1,0 +1,189 @@
+"""Recorded steps give what steps run op by op give, and write nothing besides."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from deepinfer_core.config import EngineConfig
+from deepinfer_core.engine import Engine
+from deepinfer_core.engine_setup import load_model
+from deepinfer_core.ops.table import make_op_table
+from deepinfer_core.plugin_api import Caps, DeviceInfo, KernelSpec
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.runtime import assembly
+from deepinfer_core.runtime.device import CpuRuntime
+from deepinfer_core.runtime.graphs import MAX_SIZE, graph_sizes, ops_that_need_the_host
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
+
+FAMILIES = ["llama", "deepseek_v41"]
+OPTIONS = {"dtype": "float32", "batch_invariant": True}
+MAX_NUM_SEQS = 8
+PROMPTS = [[7, 3, 9, 11, 5], [4] * 16, list(range(3, 43)), [8, 8, 2, 30], [5]]
+
+
+class Recording:
+    """A graph that runs what it recorded again."""
+
+    def __init__(self, runtime, function):
+        self._runtime, self._function = runtime, function
+
+    def replay(self):
+        self._runtime.num_replays += 1
+        self._function()
+
+
+class RecordingRuntime(CpuRuntime):
+    """The CPU, with graphs. `supports_graphs` is the engine's question."""
+
+    supports_graphs = True
+
+    def __init__(self):
+        super().__init__(DeviceInfo(kind="cpu"))
+        self.num_captures = self.num_replays = 0
+
+    def capture(self, function):
+        self.num_captures += 1
+        function()
+        return Recording(self, function)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def loaded(request, tmp_path_factory):
+    folder = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "model", request.param)
+    config = EngineConfig.from_flat(str(folder), **OPTIONS)
+    return folder, load_model(config, PluginHost(load_entry_points=False))
+
+
+@pytest.fixture
+def make_engine(loaded, monkeypatch):
+    """make_engine(runtime | None): with graphs on that runtime, as if every op allowed them."""
+    folder, model = loaded
+    monkeypatch.setattr(assembly, "ops_that_need_the_host", lambda choices: [])
+
+    def make(runtime=None, **fields):
+        fields = {"num_blocks": 200, "max_num_seqs": MAX_NUM_SEQS, **OPTIONS, **fields}
+        config = EngineConfig.from_flat(str(folder), **fields)
+        return Engine.from_loaded(config, replace(model, runtime=runtime or model.runtime))
+
+    return make
+
+
+def ask(engine, prompts, **fields):
+    params = SamplingParams(temperature=0, ignore_eos=True, **{"max_tokens": 6, **fields})
+    return [engine.add(prompt, params)[0] for prompt in prompts]
+
+
+def tokens(engine, prompts, **fields):
+    requests = ask(engine, prompts, **fields)
+    while engine.has_unfinished:
+        engine.advance()
+    engine.check_integrity()
+    return [request.output_token_ids for request in requests]
+
+
+@pytest.mark.parametrize(
+    ("num_requests", "overlap"),
+    [(1, False), (2, True), (3, True), (5, False)],
+    ids=["one", "a size", "between sizes", "filled to the most"],
+)
+def test_tokens_are_those_without_graphs(make_engine, num_requests, overlap):
+    runtime, prompts = RecordingRuntime(), PROMPTS[:num_requests]
+    plain = tokens(make_engine(overlap=overlap), prompts)
+    assert tokens(make_engine(runtime, overlap=overlap), prompts) == plain
+    assert runtime.num_captures == 1
+    assert runtime.num_replays >= 5
+
+
+def test_requests_that_end_one_after_another_are_launched_by_ever_smaller_sizes(make_engine):
+    def run(engine):
+        requests = [
+            request
+            for index, prompt in enumerate(PROMPTS)
+            for request in ask(engine, [prompt], max_tokens=4 + 2 * index)
+        ]
+        while engine.has_unfinished:
+            engine.advance()
+        return [request.output_token_ids for request in requests]
+
+    runtime = RecordingRuntime()
+    assert run(make_engine(runtime)) == run(make_engine())
+    assert runtime.num_captures == 4  # 8, 4, 2, 1
+
+
+def test_fillers_write_nothing(make_engine):
+    """Both pools are equal byte by byte after every step, slots of no request included."""
+    runtime = RecordingRuntime()
+    engines = [make_engine(each, overlap=False) for each in (None, runtime)]
+    for engine in engines:
+        ask(engine, PROMPTS[:5])
+    pools = [engine.runner._pool for engine in engines]
+    while engines[0].has_unfinished:
+        for engine in engines:
+            engine.step()
+        assert torch.equal(*pools)
+    assert not engines[1].has_unfinished
+    assert runtime.num_replays == 5
+
+
+def test_prompts_take_the_ordinary_path(make_engine):
+    runtime = RecordingRuntime()
+    tokens(make_engine(runtime), PROMPTS[:4], max_tokens=1)
+    assert runtime.num_captures == 0
+    tokens(make_engine(runtime), PROMPTS[:4], max_tokens=2)
+    assert runtime.num_replays == 1
+
+
+def test_logprobs_of_prompts_take_the_ordinary_path(make_engine):
+    """Also where a prompt comes token by token, as its last step draws like a decode."""
+    fields = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "prefix_caching": False}
+    runtime, found = RecordingRuntime(), []
+    for engine in (make_engine(**fields), make_engine(runtime, **fields)):
+        (request,) = ask(engine, PROMPTS[:1], prompt_logprobs=1, max_tokens=3)
+        while engine.has_unfinished:
+            engine.advance()
+        found.append((request.prompt_logprobs, request.output_token_ids))
+    assert len(found[0][0]) == len(PROMPTS[0]) - 1
+    assert found[1] == found[0]
+    assert runtime.num_replays == 3
+
+
+def choices(*kernels, ops=("norm.rms", "attn.paged")):
+    """Of ops bound against these kernels and core's."""
+    host, device = PluginHost(load_entry_points=False), DeviceInfo(kind="cpu")
+    table = make_op_table([*kernels, *host.kernels(device)], device=device)
+    for op in ops:
+        table.bind(op, dtype="float32")
+    return table.choices()
+
+
+def test_ops_that_cannot_be_recorded_are_named_with_who_serves_them():
+    assert ops_that_need_the_host(choices(ops=("norm.rms",))) == []
+    unsafe = ops_that_need_the_host(choices())
+    assert unsafe == ["attn.paged (torch.reference)"]
+    target = "deepinfer_core.ops.reference.attn:paged"
+    caps = Caps(device_kinds=("*",), dtypes=("float32",), features=frozenset({"graph_safe"}))
+    safe = KernelSpec("attn.paged@1", "a.paged", target, caps, priority=20)
+    assert ops_that_need_the_host(choices(safe)) == []
+
+
+def test_one_such_op_switches_graphs_off(loaded, caplog):
+    """References that read sizes of the step on the host are such ops."""
+    folder, model = loaded
+    runtime = RecordingRuntime()
+    config = EngineConfig.from_flat(str(folder), num_blocks=200, max_num_seqs=2, **OPTIONS)
+    with caplog.at_level("INFO"):
+        engine = Engine.from_loaded(config, replace(model, runtime=runtime))
+    tokens(engine, PROMPTS[:1])
+    assert runtime.num_captures == 0
+    assert "op by op" in caplog.text and "cannot be recorded" in caplog.text
+
+
+def test_sizes_are_dense_where_steps_are_quick_and_end_at_the_most():
+    assert graph_sizes(1) == [1]
+    assert graph_sizes(3) == [1, 2, 3]
+    assert graph_sizes(8) == [1, 2, 4, 8]
+    assert graph_sizes(20) == [1, 2, 4, 8, 16, 20]
+    assert graph_sizes(100)[-4:] == [64, 80, 96, 100]
+    assert graph_sizes(10_000)[-1] == MAX_SIZE
+    assert all(sizes == sorted(set(sizes)) for sizes in map(graph_sizes, range(1, 300)))
