@@ -33,6 +33,13 @@ class Reading:
         return RgbImage(36, 24, PIXELS.tobytes())
 
 
+class Truncated:
+    """What a lazily loaded image does whose file ends early."""
+
+    def __array__(self, *args: object, **options: object) -> object:
+        raise OSError("image file is truncated")
+
+
 @pytest.fixture
 def recipe() -> Reading:
     return Reading()
@@ -91,6 +98,8 @@ def test_files_and_urls_go_to_the_recipe(
         (5, "is int; allowed are pixels"),
         ([[1], [2, 3]], ""),
         (torch.empty(2, 2, 3, device="meta"), ""),
+        (Truncated(), "cannot be used: image file is truncated"),
+        (torch.zeros(2, 2, 3, requires_grad=True), "cannot be used: "),
         (np.zeros((9000, 3, 3), dtype=np.uint8), "is 3 x 9000 pixels; allowed are sides of 1 to"),
         (RgbImage(2, 2, b"123"), "has 3 bytes of pixels, allowed are 12 for 2 x 2"),
         (b"broken", "cannot be used: no image in there"),

@@ -55,7 +55,7 @@ class ImageReader:
         for index, image in enumerate(images):
             try:
                 prepared.append(prepare_image(self._pixels(image), self._vision))
-            except (ValueError, TypeError) as error:  # numpy raises both at what is no array
+            except (ValueError, TypeError) as error:  # fields of an image may be anything
                 raise RequestError(f"images[{index}] {error}", field=field) from error
         return tuple(prepared)
 
@@ -64,7 +64,10 @@ class ImageReader:
             image = self._read(image)
         if isinstance(image, RgbImage):
             return _from_bytes(image)
-        pixels = np.asarray(image)
+        try:
+            pixels = np.asarray(image)
+        except Exception as error:  # the image's own code; whatever it raises ends one request
+            raise ValueError(f"cannot be used: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             found = type(image).__name__
             if pixels.ndim:

@@ -12,6 +12,8 @@ from deepinfer_core.weights.source import RowSource, TensorSource
 
 CHUNK_ELEMENTS = 1 << 22
 """Read at once where rows are cut."""
+BLOCK_ROWS = 128
+"""Rows that share scales in a matrix of codes; who reads some of them reads from the first on."""
 
 
 def whole_tensors(views: Mapping[str, Tensor], shares: Mapping[str, Share]) -> dict[str, Tensor]:
@@ -41,6 +43,7 @@ def read_share(source: TensorSource, name: str, share: Share | None, destination
         source.read_rows(name, share.index * len(destination), destination)
     else:
         step = max(1, CHUNK_ELEMENTS // shape[1])
+        step -= step % BLOCK_ROWS if step > BLOCK_ROWS else 0
         for first in range(0, shape[0], step):
             part = destination[first : first + step]
             rows = torch.empty(len(part), shape[1], dtype=dtype)
