@@ -191,6 +191,40 @@ def test_a_kernel_named_for_the_alternative_must_serve():
         alternative(kernel(), unable, overrides={"fake.other": "a.k"})
 
 
+def fused(*kernels, **options):
+    ops = table(*kernels, **options)
+    bound = ops.bind_fused("fake.other", dtype="float16", role="mlp", features=("window",), n=3)
+    return bound, ops.choices()
+
+
+def test_a_fused_op_is_bound_where_a_plugin_has_a_kernel():
+    bound, choices = fused(
+        kernel("fake.other@1", priority=0, provider="z.z"), kernel("fake.other@1")
+    )
+    assert bound.provider == "a.k"
+    assert (bound.problem.role, bound.problem.features) == ("mlp", {"window"})
+    assert bound.problem.shape == (("n", 3),)
+    assert [choice.op for choice in choices] == ["fake.other"]
+
+
+def test_a_fused_op_is_left_alone_where_none_has():
+    """And leaves no choice behind, which would count as a reference in the model."""
+    unable = dataclasses.replace(kernel("fake.other@1"), caps=Caps(dtypes=("float32",)))
+    for offered in ([kernel()], [kernel("fake.other@1", priority=0)], [unable]):
+        assert fused(*offered) == (None, [])
+    accelerator = DeviceInfo(kind="acme")
+    reference = kernel("fake.other@1", priority=0)
+    assert fused(reference, device=accelerator, strict=True) == (None, [])
+    assert fused(kernel("fake.other@1"), batch_invariant=True) == (None, [])
+
+
+def test_a_kernel_named_for_the_fused_op_must_serve():
+    unable = dataclasses.replace(kernel("fake.other@1"), caps=Caps(dtypes=("float32",)))
+    assert fused(kernel(), unable, overrides={"fake.*": "a.k"})[0] is None
+    with pytest.raises(UnsupportedOpError, match="dtype float16"):
+        fused(kernel(), unable, overrides={"fake.other": "a.k"})
+
+
 def test_freeze_says_once_which_hot_ops_run_on_references(caplog):
     board = DeviceInfo(kind="board")
     ops = table(kernel(priority=0), kernel("fake.other@1"), device=board)
