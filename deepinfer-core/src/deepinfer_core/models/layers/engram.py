@@ -21,6 +21,7 @@ from deepinfer_core.ops.rows import token_requests
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.parallel.mesh import Share
 from deepinfer_core.runtime.batch import ForwardBatch
+from deepinfer_core.staging import to_device
 
 SCALE_GROUP = 32
 """Numbers of a quantised row that share a scale."""
@@ -76,6 +77,7 @@ class Engram(nn.Module):
                 f"begin at engram_vocab_size {engram.first_bucket} have {sum(map(sum, sizes))} rows"
             )
         self.constants = (multipliers(engram, layer), sizes)
+        self._on_device: list[Tensor] = []
         self.lookup = ops.bind(
             "engram.lookup",
             dtype=dtype,
@@ -93,9 +95,10 @@ class Engram(nn.Module):
         Args:
             is_image: [T] bool, tokens whose streams stay as they are; None = none.
         """
-        device, table = streams.device, self.embed
-        factors, primes = (torch.tensor(numbers, device=device) for numbers in self.constants)
-        rows = self.lookup(classes, factors, primes, table.weight, table.scale, self.dtype)
+        if not self._on_device:
+            self._on_device = [to_device(numbers, streams.device) for numbers in self.constants]
+        table = self.embed
+        rows = self.lookup(classes, *self._on_device, table.weight, table.scale, self.dtype)
         if self.gather is not None:
             # LAYOUT: [rank][bucket][its columns] -> [bucket][rank][its columns]
             by_rank = self.gather(rows).view(len(rows), table.share.count, -1, table.row_width)

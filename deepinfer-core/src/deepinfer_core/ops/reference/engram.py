@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, dtype
 
+from deepinfer_core.ops.reference.codes import GROUP, powers_of_two
 from deepinfer_core.ops.reference.lanes import elementwise
 
 SMALLEST_DOT = 1e-6
-SCALE_GROUP = 32
 
 
 def lookup(
@@ -31,9 +31,8 @@ def lookup(
     numbers = _gather(table, picked)
     if scales is None:
         return numbers.to(out_dtype).flatten(1)
-    exponents = _gather(scales.view(torch.uint8), picked).int() - 127
-    factors = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
-    factors = factors.repeat_interleave(SCALE_GROUP, dim=2)[..., : table.shape[1]]
+    factors = powers_of_two(_gather(scales.view(torch.uint8), picked))
+    factors = factors.repeat_interleave(GROUP, dim=2)[..., : table.shape[1]]
     return (numbers.float() * factors).to(out_dtype).flatten(1)
 
 
