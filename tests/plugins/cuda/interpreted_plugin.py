@@ -1,0 +1,33 @@
+"""The plugin's kernels claimed for the CPU, where Triton's interpreter runs them.
+
+A decode is shared out among few programs only: each of them takes milliseconds here.
+"""
+
+from dataclasses import replace
+
+from deepinfer_core import hookimpl
+from deepinfer_core.plugin_api import DeviceInfo, PluginInfo
+from deepinfer_cuda import heuristics, plugin
+
+NOT_BFLOAT16 = ("float32", "float16")
+"""Which the interpreter rounds as it should; it cuts bfloat16 off, and multiplies its bit patterns
+in `tl.dot`."""
+heuristics.MAX_SPLITS = 3
+
+
+@hookimpl
+def deepinfer_plugin_info():
+    return PluginInfo("interpreted", "0.1.0", vendor="tests", api=">=1.0,<2")
+
+
+@hookimpl
+def deepinfer_kernels(device):
+    del device
+    return [replace(k, caps=_on_cpu(k.caps)) for k in plugin.deepinfer_kernels(DeviceInfo("cuda"))]
+
+
+def _on_cpu(caps):
+    features = caps.features - {"graph_safe"}
+    return replace(
+        caps, device_kinds=("cpu",), arch=(None, None), dtypes=NOT_BFLOAT16, features=features
+    )
