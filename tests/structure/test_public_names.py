@@ -20,8 +20,8 @@ PLUGIN_API_1_0 = {
     "Issue", "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "ModelFacts",
     "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec",
     "ReadsImages", "Reason", "ReasoningText", "Recipe", "RecipeSpec", "ReplyEvent", "ReplyParser",
-    "RgbImage", "StageSpec", "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart", "hookimpl",
-    "load_target", "range_problem", "target_problem",
+    "RgbImage", "StageSpec", "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart",
+    "hookimpl", "load_target", "range_problem", "target_problem",
 }  # fmt: skip
 
 

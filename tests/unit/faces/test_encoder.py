@@ -58,7 +58,7 @@ def test_what_a_recipe_asks_for_and_the_engine_lacks_is_refused_with_a_remedy(re
     with pytest.raises(RequestError, match="ask for the form in a message") as caught:
         chat(MESSAGES, chat_template_kwargs={"response_format": {"type": "json_object"}})
     assert caught.value.field == "response_format"
-    with pytest.raises(RequestError, match="1 were given, allowed are 0.*send text only"):
+    with pytest.raises(RequestError, match=r"1 were given, allowed are 0.*send text only"):
         chat(MESSAGES, chat_template_kwargs={"images": [1]})
     with pytest.raises(RequestError, match="leave add_generation_prompt out"):
         chat(MESSAGES, add_generation_prompt=False)
