@@ -103,7 +103,8 @@ class DeepseekV41(StreamModel, SeeingModel):
         is_image = None if batch.images is None else batch.images.is_image
         taps = []
         num_tokens, cut = len(streams), self.config.last_source
-        tail = take_tail(batch, self.config.window_size) if self.config.decoder_replay else None
+        trims = self.config.decoder_replay and cut >= 0
+        tail = take_tail(batch, self.config.window_size) if trims else None
         for index, layer in enumerate(cast(Iterable[V41Layer], self.layers)):
             if layer.engram is not None:
                 streams = layer.engram(streams, classes, is_image)

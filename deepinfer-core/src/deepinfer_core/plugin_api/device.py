@@ -119,6 +119,8 @@ class DeviceRuntime(Protocol):
     def capture(self, function: Callable[[], None]) -> CapturedGraph:
         """Record the work that `function` queues.
 
+        It runs once or more before it is recorded, since models make some tables on first use.
+
         Raises:
             PlatformError: the device has no graphs.
         """

@@ -46,7 +46,9 @@ def select(
         slots = _slots(meta, request, num_keys, tokens_per_row)
         keys = torch.arange(len(slots), device=q.device).expand(len(num_seen), -1)
         if blocks is not None:
-            keys = _keys_of(blocks[rows], rows_per_block, len(slots))
+            # Behind the context there are no blocks, so their places in the lists are empty.
+            listed = blocks[rows, : max(1, -(-num_keys // rows_per_block))]
+            keys = _keys_of(listed, rows_per_block, len(slots))
             listed = slots[keys.clamp(max=len(slots) - 1)]
             scores = _score_listed(q[rows], weights[rows], cache, listed, record)
         elif num_keys > min(top_k, num_blocks * rows_per_block or top_k):

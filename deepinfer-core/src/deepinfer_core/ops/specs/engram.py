@@ -57,7 +57,7 @@ def gate(
     """Add a value to each stream, as far as the stream agrees with its key.
 
     With d the dot product of the stream, normalised and weighted, and the key, likewise, over
-    sqrt(D), the gate is sigmoid(sign(d) * sqrt(max(|d|, 1e-6))).
+    sqrt(D), the gate is sigmoid(s) with s = sqrt(max(|d|, 1e-6)), negative where d is.
 
     Args:
         streams, keys: [T, n, D].
