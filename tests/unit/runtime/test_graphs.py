@@ -172,7 +172,7 @@ def test_one_such_op_switches_graphs_off(loaded, caplog):
     folder, model = loaded
     runtime = RecordingRuntime()
     config = EngineConfig.from_flat(str(folder), num_blocks=200, max_num_seqs=2, **OPTIONS)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="deepinfer_core"):
         engine = Engine.from_loaded(config, replace(model, runtime=runtime))
     tokens(engine, PROMPTS[:1])
     assert runtime.num_captures == 0
