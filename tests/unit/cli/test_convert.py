@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 from deepinfer_core.cli import convert_cmd
-from deepinfer_core.errors import ConfigError
-from deepinfer_core.testing.tiny import write_tiny_checkpoint
+from deepinfer_core.errors import ConfigError, ModelLoadError
+from deepinfer_core.testing.tiny import tiny_config, write_tiny_checkpoint
 from deepinfer_core.weights.checkpoint import open_checkpoint
 from typer.testing import CliRunner
 
@@ -72,6 +72,19 @@ def test_a_full_place_is_refused(tmp_path: Path) -> None:
     for words in ([tmp_path, tmp_path], ["--tiny", "llama", tmp_path]):
         with pytest.raises(ConfigError, match="nothing is overwritten; field DST"):
             run(*words)
+
+
+def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("full")
+    with pytest.raises(ConfigError, match="cannot be made: Not a directory; field DST"):
+        run("--tiny", "llama", tmp_path / "file" / "x")
+
+
+def test_a_block_size_that_is_missing_is_named(tmp_path: Path) -> None:
+    config = tiny_config("deepseek_v3", quantization_config={"quant_method": "fp8"})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="weight_block_size"):
+        run(tmp_path, tmp_path / "out", "--dummy-weights")
 
 
 def test_help_has_examples() -> None:

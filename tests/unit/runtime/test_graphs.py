@@ -179,6 +179,19 @@ def test_one_such_op_switches_graphs_off(loaded, caplog):
     assert "op by op" in caplog.text and "cannot be recorded" in caplog.text
 
 
+def test_a_size_that_does_not_fit_runs_op_by_op(make_engine):
+    """Memory that runs out while a step is recorded costs that step, not every one after it."""
+
+    class SmallRuntime(RecordingRuntime):
+        def capture(self, function):
+            self.num_captures += 1
+            raise torch.OutOfMemoryError("no room for another graph")
+
+    runtime = SmallRuntime()
+    assert tokens(make_engine(runtime), PROMPTS[:1]) == tokens(make_engine(None), PROMPTS[:1])
+    assert runtime.num_captures == 1
+
+
 def test_sizes_are_dense_where_steps_are_quick_and_end_at_the_most():
     assert graph_sizes(1) == [1]
     assert graph_sizes(3) == [1, 2, 3]

@@ -62,17 +62,26 @@ class DecodeGraphs:
         self._batch: ForwardBatch | None = None
         """Of the largest size; those of smaller ones are its first rows."""
         self._recorded: dict[int, tuple[CapturedGraph, list[Tensor]]] = {}
+        self._refused: set[int] = set()
 
-    def logits(self, batch: ForwardBatch) -> Tensor:
-        """[B, V] of a step of B requests with one token each; valid until the next call."""
+    def logits(self, batch: ForwardBatch) -> Tensor | None:
+        """[B, V] of a step of B requests with one token each; valid until the next call.
+
+        None, and the step is to run op by op, if there is no memory to record its size.
+        """
         count = len(batch.input_ids)
-        size = self._sizes[bisect_left(self._sizes, count)]
+        size = self._size_for(count)
         if self._batch is None:
             self._batch = self._allocate(batch)
         static = _first_rows(self._batch, size)
         _copy(batch, static, count)
         if size not in self._recorded:
-            self._recorded[size] = self._record(static)
+            try:
+                self._recorded[size] = self._record(static)
+            except torch.OutOfMemoryError as error:
+                logger.warning("steps of %d tokens run op by op: %s", size, error)
+                self._refused.add(size)
+                return None
         graph, results = self._recorded[size]
         graph.replay()
         return results[0][:count]
@@ -81,7 +90,12 @@ class DecodeGraphs:
         """Whether a step is of one token per request, few enough, of text, and replays nothing."""
         meta = batch.attention.groups[0]
         is_plain = batch.images is None and meta.window_starts is None
-        return is_plain and meta.max_query_len == 1 and meta.num_reqs <= self._sizes[-1]
+        if not is_plain or meta.max_query_len != 1 or meta.num_reqs > self._sizes[-1]:
+            return False
+        return self._size_for(meta.num_reqs) not in self._refused
+
+    def _size_for(self, count: int) -> int:
+        return self._sizes[bisect_left(self._sizes, count)]
 
     def _record(self, static: ForwardBatch) -> tuple[CapturedGraph, list[Tensor]]:
         results: list[Tensor] = []

@@ -93,12 +93,12 @@ class ModelRunner:
             self._apply_row_changes(self._unapplied[0])
             self._unapplied.popleft()
         step = self.builder.build(plan)
-        logits: Tensor | None
+        logits: Tensor | None = None
         prompt_logprobs: list[PromptLogprobs] = []
         is_plain = draws_from_each(plan) and not plan.prompt_logprobs
         if self.graphs is not None and is_plain and self.graphs.fits(step.batch):
             logits = self.graphs.logits(step.batch)
-        else:
+        if logits is None:
             hidden_states = self.model.forward(step.batch)
             logits = self._sampled_logits(plan, step, hidden_states)
             prompt_logprobs = self._prompt_logprobs(plan, hidden_states)

@@ -11,6 +11,7 @@ from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.weights.json_file import read_json
 from deepinfer_core.weights.model_info import ModelInfo, TokenizerSource
+from deepinfer_core.weights.quant.released import read_block_size
 
 FLOAT_NAMES = ("float32", "bfloat16", "float16")
 GENERATION_FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -87,12 +88,7 @@ def _fp8_block_size(raw: RawConfig) -> tuple[int, int] | None:
         raise ModelLoadError(
             f"{raw.source}: weights quantised with {what} cannot be read; known: fp8 e4m3 in blocks"
         )
-    sizes = quantization.optional_list("weight_block_size", int)
-    if sizes is None or len(sizes) != 2 or min(sizes) < 1:
-        raise quantization.malformed(
-            "weight_block_size", sizes, "[rows, columns], such as [128, 128]"
-        )
-    return sizes[0], sizes[1]
+    return read_block_size(quantization)
 
 
 def _dtype(raw: RawConfig) -> str:

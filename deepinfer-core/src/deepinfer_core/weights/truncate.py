@@ -191,13 +191,21 @@ def make_destination(directory: Path) -> None:
     """Make a directory.
 
     Raises:
-        ConfigError: something is there already.
+        ConfigError: something is there already, or nothing can be there.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(
             "nothing is overwritten", field="DST", value=str(directory), allowed="an empty place"
         )
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"it cannot be made: {error.strerror}",
+            field="DST",
+            value=str(directory),
+            allowed="a directory that you may make",
+        ) from error
 
 
 def copy_side_files(source: Path, destination: Path) -> None:

@@ -22,7 +22,6 @@ GARBAGE = 2e4
 SLACK = 3
 """By how much the host's bound of a length may be too high."""
 SOFTCAP = 4.0
-WINDOW_FEATURES = {"window": 7, "wide-window": 40}
 
 Requests = Sequence[tuple[int, int]]
 """(query length, length with the queries) of each request."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, bfloat16, float32
 
+from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.reference.codes import GROUP, MXFP4, fp8_scheme
 from deepinfer_core.weights.cut_config import text_fields
 from deepinfer_core.weights.quant.encode import encode_fp8, encode_mxfp4
@@ -47,13 +48,17 @@ class ReleasedFormat:
 
     @classmethod
     def of_config(cls, fields: Mapping[str, Any]) -> ReleasedFormat:
-        """The format that a `config.json` states."""
+        """The format that a `config.json` states.
+
+        Raises:
+            ModelLoadError: it is malformed.
+        """
         quantization = fields.get("quantization_config")
         if quantization is None:
             return cls(None, False, False)
-        rows, columns = quantization["weight_block_size"]
+        block_size = read_block_size(RawConfig(quantization, "quantization_config"))
         expert_dtype = text_fields(fields).get("expert_dtype", quantization.get("expert_dtype"))
-        return cls((rows, columns), expert_dtype == "fp4", quantization.get("scale_fmt") == "ue8m0")
+        return cls(block_size, expert_dtype == "fp4", quantization.get("scale_fmt") == "ue8m0")
 
     def entries(self, name: str, wanted: Tensor) -> dict[str, TensorEntry]:
         """The stored tensors that stand for one of the model's, whose data is not looked at."""
@@ -120,3 +125,17 @@ class ReleasedFormat:
     ) -> dict[str, TensorEntry]:
         dtype = "F8_E8M0" if self._has_powers(name) else "F32"
         return {name: codes, self.scale_name(name): TensorEntry(scales, dtype, dtype == "F32")}
+
+
+def read_block_size(quantization: RawConfig) -> tuple[int, int]:
+    """Rows and columns of an FP8 matrix that share a scale.
+
+    Raises:
+        ModelLoadError: `weight_block_size` is missing or malformed.
+    """
+    sizes = quantization.optional_list("weight_block_size", int)
+    if sizes is None or len(sizes) != 2 or min(sizes) < 1:
+        raise quantization.malformed(
+            "weight_block_size", sizes, "[rows, columns], such as [128, 128]"
+        )
+    return sizes[0], sizes[1]
