@@ -40,8 +40,7 @@ def test_every_kernel_compiles_and_fits(compile_for, sm):
 @pytest.mark.parametrize("sm", [80, 90, 100, 120])
 def test_attention_spills_no_registers(compile_for, sm):
     stacks = {name: compile_for(sm)["kernels"][name]["stack"] for name in ATTENTION}
-    if None in stacks.values():
-        pytest.skip("this Triton brings no cuobjdump")
+    assert None not in stacks.values(), "this Triton brings no cuobjdump, which tells of spills"
     assert stacks == dict.fromkeys(ATTENTION, 0)
 
 
