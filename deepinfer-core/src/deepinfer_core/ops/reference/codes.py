@@ -63,12 +63,12 @@ def decode_fp8(codes: Tensor, scales: Tensor, block_size: tuple[int, int]) -> Te
 def decode_mxfp4(stored: Tensor, scales: Tensor) -> Tensor:
     """Bytes [N, K / 2] uint8 and scales [N, K / 32] float32 -> numbers [N, K] float32."""
     codes = torch.stack((stored & 15, stored >> 4), dim=2).flatten(1)
-    numbers = _numbers_of_codes(stored.device)[codes.long()]
+    numbers = e2m1_numbers(stored.device)[codes.long()]
     return numbers.mul_(scales.repeat_interleave(GROUP, dim=1))
 
 
-def _numbers_of_codes(device: torch.device) -> Tensor:
-    """[16] float32 on the device: made there, since a copy from the host would wait for it."""
+def e2m1_numbers(device: torch.device) -> Tensor:
+    """[16] float32, what the codes of e2m1 mean; made on the device, since a copy would wait."""
     codes = torch.arange(16, dtype=torch.float32, device=device)
     magnitude = codes % 8
     odd = magnitude % 2

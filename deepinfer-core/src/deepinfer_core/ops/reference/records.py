@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer_core.ops.records import Record
+from deepinfer_core.ops.reference.codes import e2m1_numbers
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
@@ -157,7 +158,4 @@ def _put(out: Tensor, first: int, data: Tensor) -> None:
 def _e2m1_pairs(device: torch.device) -> Tensor:
     """[256, 2] float32: the two values of each byte, that of the low half first."""
     byte = torch.arange(256, device=device)
-    codes = torch.stack((byte & 15, byte >> 4), dim=1)
-    exponent, mantissa = codes >> 1 & 3, codes & 1
-    halves = torch.where(exponent > 0, (2 + mantissa) << (exponent - 1).clamp_(min=0), mantissa)
-    return torch.where(codes < 8, halves * 0.5, halves * -0.5)
+    return e2m1_numbers(device)[torch.stack((byte & 15, byte >> 4), dim=1)]
