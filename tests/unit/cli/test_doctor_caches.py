@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deepinfer_core import cli
@@ -12,120 +11,15 @@ from deepinfer_core.cli.doctor_caches import ModelCaches, measure_caches
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.context_bytes import CacheUse, cache_uses
 from deepinfer_core.kv.layout import LayerKV
+from deepinfer_core.testing.released import V3, V4_FLASH, V4_PRO, V32, V41_FLASH
 
-V3: dict[str, Any] = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "torch_dtype": "bfloat16",
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "first_k_dense_replace": 3,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "n_group": 8,
-    "topk_group": 4,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "vocab_size": 129280,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 40,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096,
-    },
-    "max_position_embeddings": 163840,
-    "tie_word_embeddings": False,
+MODELS = {
+    "V3": V3,
+    "V3.2": V32,
+    "V4-Flash": V4_FLASH,
+    "V4-Pro": V4_PRO,
+    "V4.1-Flash": V41_FLASH,
 }
-V32: dict[str, Any] = V3 | {
-    "architectures": ["DeepseekV32ForCausalLM"],
-    "model_type": "deepseek_v32",
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 2048,
-}
-FLASH: dict[str, Any] = {
-    "architectures": ["DeepseekV4ForCausalLM"],
-    "model_type": "deepseek_v4",
-    "torch_dtype": "bfloat16",
-    "vocab_size": 129280,
-    "hidden_size": 4096,
-    "num_hidden_layers": 43,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 1,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 1024,
-    "o_groups": 8,
-    "o_lora_rank": 1024,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 6,
-    "moe_intermediate_size": 2048,
-    "routed_scaling_factor": 1.5,
-    "num_hash_layers": 3,
-    "swiglu_limit": 10.0,
-    "sliding_window": 128,
-    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 512,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "rope_theta": 10000,
-    "compress_rope_theta": 160000,
-    "rope_scaling": V3["rope_scaling"] | {"factor": 16, "original_max_position_embeddings": 65536},
-    "max_position_embeddings": 1048576,
-}
-PRO: dict[str, Any] = FLASH | {
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "q_lora_rank": 1536,
-    "o_groups": 16,
-    "n_routed_experts": 384,
-    "moe_intermediate_size": 3072,
-    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
-    "index_topk": 1024,
-}
-V41: dict[str, Any] = {
-    "architectures": ["DeepseekV41ForCausalLM"],
-    "model_type": "deepseek_v41",
-    "torch_dtype": "bfloat16",
-    "text_config": {name: FLASH[name] for name in FLASH if name != "num_hash_layers"}
-    | {
-        "hidden_size": 5120,
-        "num_hidden_layers": 40,
-        "q_lora_rank": 1280,
-        "n_routed_experts": 384,
-        "moe_intermediate_size": 2304,
-        "rms_norm_eps": 1e-20,
-        "compress_ratios": [0, 0, *[2] * 18, *[1] * 20, 0, 0, 0],
-        "kv_source_layer_ids": [2, 8, 14, 20],
-        "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
-        "index_n_heads": 32,
-        "candidate_source_layer_id": 20,
-        "candidate_topk_blocks": 2048,
-        "candidate_block_size": 8,
-    },
-}
-MODELS = {"V3": V3, "V3.2": V32, "V4-Flash": FLASH, "V4-Pro": PRO, "V4.1-Flash": V41}
 
 
 @pytest.fixture(scope="module")

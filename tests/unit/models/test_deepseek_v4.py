@@ -14,62 +14,8 @@ from deepinfer_core.models.deepseek_v4 import DeepseekV4
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import reference_table
+from deepinfer_core.testing.released import V4_FLASH, V4_PRO
 from deepinfer_core.testing.tiny import tiny_config
-
-FLASH: dict[str, Any] = {
-    "vocab_size": 129280,
-    "hidden_size": 4096,
-    "num_hidden_layers": 43,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 1,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 1024,
-    "o_groups": 8,
-    "o_lora_rank": 1024,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 6,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 2048,
-    "scoring_func": "sqrtsoftplus",
-    "topk_method": "noaux_tc",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.5,
-    "num_hash_layers": 3,
-    "swiglu_limit": 10.0,
-    "sliding_window": 128,
-    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 512,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "rope_theta": 10000,
-    "compress_rope_theta": 160000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 16,
-        "original_max_position_embeddings": 65536,
-        "beta_fast": 32,
-        "beta_slow": 1,
-    },
-    "max_position_embeddings": 1048576,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-}
-PRO: dict[str, Any] = FLASH | {
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "q_lora_rank": 1536,
-    "o_groups": 16,
-    "n_routed_experts": 384,
-    "moe_intermediate_size": 3072,
-    "routed_scaling_factor": 2.5,
-    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
-    "index_topk": 1024,
-}
 
 
 def on_meta(config: dict[str, Any]) -> DeepseekV4:
@@ -79,7 +25,7 @@ def on_meta(config: dict[str, Any]) -> DeepseekV4:
 
 
 @pytest.mark.parametrize(
-    ("config", "released"), [(FLASH, 69_187), (PRO, 145_116)], ids=["flash", "pro"]
+    ("config", "released"), [(V4_FLASH, 69_187), (V4_PRO, 145_116)], ids=["flash", "pro"]
 )
 def test_every_released_tensor_is_counted(config: dict[str, Any], released: int) -> None:
     """The model's own, the scales beside them, and the layer that predicts a second token."""
@@ -100,7 +46,7 @@ def _is_fp8(name: str) -> bool:
 
 
 def test_shapes_are_those_that_are_released() -> None:
-    views = checkpoint_views(on_meta(FLASH))
+    views = checkpoint_views(on_meta(V4_FLASH))
     expected = {
         "embed.weight": (129280, 4096),
         "hc_head_fn": (4, 16384),
@@ -123,7 +69,7 @@ def test_shapes_are_those_that_are_released() -> None:
 
 
 def test_what_grows_with_the_context_is_compressed() -> None:
-    growing = [kv for kv in on_meta(FLASH).layer_kv() if kv.window_size is None]
+    growing = [kv for kv in on_meta(V4_FLASH).layer_kv() if kv.window_size is None]
     assert growing.count(row_kv(512, "bfloat16", "rows", tokens_per_row=4)) == 21
     assert growing.count(row_kv(128, "bfloat16", "index keys", tokens_per_row=4)) == 21
     assert growing.count(row_kv(512, "bfloat16", "rows", tokens_per_row=128)) == 20
@@ -133,7 +79,7 @@ def test_what_grows_with_the_context_is_compressed() -> None:
 
 def test_a_kept_prefix_holds_the_raw_rows_of_a_few_tokens_only() -> None:
     """Per 128 tokens: all window rows, and the last 8 tokens of groups of 4."""
-    layout = make_layout(on_meta(FLASH).layer_kv(), block_size=16)
+    layout = make_layout(on_meta(V4_FLASH).layer_kv(), block_size=16)
     index = PrefixIndex(layout, {})
     kept = {}
     for number, group in enumerate(layout.groups):

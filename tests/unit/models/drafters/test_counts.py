@@ -11,39 +11,11 @@ from deepinfer_core.models.drafters.build import build_drafter
 from deepinfer_core.models.layers.packed import checkpoint_views
 from deepinfer_core.models.raw_config import RawConfig
 from deepinfer_core.ops.table import reference_table
+from deepinfer_core.testing.released import V4_FLASH
 from deepinfer_core.weights.quant.released import ReleasedFormat
 from deepinfer_core.weights.source import TensorEntry
 
-FLASH: dict[str, Any] = {
-    "vocab_size": 129280,
-    "hidden_size": 4096,
-    "num_hidden_layers": 43,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 1,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 1024,
-    "o_groups": 8,
-    "o_lora_rank": 1024,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 6,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 2048,
-    "routed_scaling_factor": 1.5,
-    "num_hash_layers": 3,
-    "swiglu_limit": 10.0,
-    "sliding_window": 128,
-    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 512,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "rope_theta": 10000,
-    "compress_rope_theta": 160000,
-    "rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536},
-    "max_position_embeddings": 1048576,
+FLASH: dict[str, Any] = V4_FLASH | {
     "num_nextn_predict_layers": 1,
     "expert_dtype": "fp4",
     "quantization_config": {
