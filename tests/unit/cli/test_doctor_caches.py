@@ -143,4 +143,4 @@ def test_a_context_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["doctor", "--context", "5"])
     assert ended.value.code
-    assert "name it" in capsys.readouterr().err
+    assert "--model = None; allowed: a directory with a config.json" in capsys.readouterr().err

@@ -222,7 +222,7 @@ def test_null_fields_of_clients_are_absent_but_for_content() -> None:
         ([{"role": "user", "content": 3}], r"messages\[0\]\.content.*only text"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            r"content\[0\] is 'image_url'; only text",
+            r"content\[0\] is 'image_url'; without a recipe",
         ),
         ([{"role": "user", "content": "a", "x": {1, 2}}], r"messages\[0\]\.x must be JSON"),
     ],

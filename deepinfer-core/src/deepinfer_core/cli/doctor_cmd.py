@@ -58,7 +58,12 @@ def doctor(
         show_caches(load_target(MEASURE)(model, context, kv_format), as_json=as_json)
         return
     if context is not None or kv_format != PLAIN:
-        raise ConfigError("--context and --kv-format are about a model: name it", field="--model")
+        raise ConfigError(
+            "--context and --kv-format are about a model",
+            field="--model",
+            value=None,
+            allowed="a directory with a config.json",
+        )
     findings = examine()
     if as_json:
         typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))

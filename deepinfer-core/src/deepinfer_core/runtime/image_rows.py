@@ -84,6 +84,8 @@ class ImageEncoder:
         encoded = self._encoded.get(image.digest)
         if encoded is None:
             assert self._tower is not None, "a model without a tower was given images"
-            pixels = torch.tensor(image.pixels).to(self._device, non_blocking=True)
+            # Only copies from page-locked memory let the host go on.
+            pixels = torch.tensor(image.pixels, pin_memory=self._device.type != "cpu")
+            pixels = pixels.to(self._device, non_blocking=True)
             encoded = self._encoded[image.digest] = self._tower(pixels)
         return encoded

@@ -205,8 +205,9 @@ def _check_content(content: object, where: str) -> None:
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             raise RequestError(
-                f"{where}[{index}] is {kind!r}; only text is supported: a string or a list of "
-                '{"type": "text", "text": ...}',
+                f"{where}[{index}] is {kind!r}; without a recipe for the model only text is "
+                'supported: a string or a list of {"type": "text", "text": ...}; '
+                "deepinfer-recipe[images] reads images for models that take them",
                 field="messages",
             )
     if not isinstance(content, list):
