@@ -41,10 +41,11 @@ def claim(
         schemes=schemes,
         features=laws | frozenset(features),
     )
+    all_fields: dict[str, Any] = {"provider": "cuda.triton", "priority": 10} | fields
     return KernelSpec(
         op=f"{op}@1",
         target=f"{PACKAGE}.{target}",
         plan=plan and f"{PACKAGE}.{plan}",
         caps=caps,
-        **({"provider": "cuda.triton", "priority": 10} | fields),
+        **all_fields,
     )
