@@ -1,0 +1,51 @@
+"""Decode steps never wait for the GPU but for one event: `python no_sync.py CONFIG_DIR`.
+
+torch raises at every hidden wait (a copy to pageable memory, `.item()`, `.tolist()`, `nonzero`)
+while its sync-debug mode is `error`. The event of `InFlight.result` is no such wait.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+from deepinfer_core.engine import Engine
+from dummy_engine import finish, start_decoding, start_engine
+
+BATCHES = (1, 8, 32)
+NUM_STEPS = 16
+
+
+def find_hidden_wait(engine: Engine, batch: int, *, context: int = 64) -> str | None:
+    """Where a decode step of so many requests waits for the device; None: nowhere.
+
+    The engine is of no use after a wait was found: the step that waited has no result.
+    """
+    requests = start_decoding(engine, batch, context=context, num_steps=NUM_STEPS)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(NUM_STEPS):
+            engine.advance()
+    except RuntimeError:
+        return traceback.format_exc()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    finish(engine, requests)
+    return None
+
+
+def main() -> int:
+    engine = start_engine(Path(sys.argv[1]))
+    for batch in BATCHES:
+        wait = find_hidden_wait(engine, batch)
+        print(f"batch {batch}: {wait or f'no hidden wait in {NUM_STEPS} steps'}", flush=True)
+        if wait:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
