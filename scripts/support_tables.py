@@ -34,7 +34,13 @@ LAWS = {
     "graph_safe": "G",
     "empty_ok": "E",
 }
-SHORT_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "uint8": "u8"}
+SHORT_DTYPES = {
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "uint8": "u8",
+    "int32": "i32",
+}
 MAX_OPS_NAMED = 12
 GGUF_TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",

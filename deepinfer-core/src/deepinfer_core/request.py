@@ -61,6 +61,10 @@ class Request:
     num_replay_tokens: int = 0
     """Tokens of prefix hits that were computed again, in all admissions; a statistic only."""
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    """Guesses that were computed; a statistic only, like the following."""
+    num_accepted_tokens: int = 0
+    """Guesses that turned out to be what was drawn."""
     followers: list[Request] = field(default_factory=list)
     """The other samples of the prompt, waiting to fork from this one."""
     wants_prompt_logprobs: bool = field(init=False)

@@ -58,14 +58,16 @@ def test_matches_an_obvious_loop(data):
 
     builder.update_blocks(plan.block_updates)
     plan.sample_rows, plan.sample_positions = rows[:2], [70, 3][: len(rows)]
-    batch, last, sample_places = builder.build(plan)
+    plan.sample_sources = [1, 1][: len(rows)] if len(rows) > 1 else [0]
+    step = builder.build(plan)
+    batch, sample_places = step.batch, step.sample_places
 
     positions = [s + i for s, n in zip(starts, query_lens, strict=True) for i in range(n)]
     token_rows = [r for r, n in zip(rows, query_lens, strict=True) for _ in range(n)]
     assert batch.input_ids.tolist() == wanted_ids
     assert batch.positions.tolist() == positions
     ends = torch.tensor(query_lens).cumsum(0)
-    assert last.tolist() == (ends - 1).tolist()
+    assert step.sources.tolist() == [ends[plan.sample_sources[0]] - 1]
     token_pool.write(sample_places, torch.tensor([41, 42][: len(rows)]).int())
     for row, position, token_id in zip(rows, [70, 3], [41, 42], strict=False):
         place = token_pool.places(torch.tensor([row]), torch.tensor([position]))

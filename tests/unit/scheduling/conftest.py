@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 
@@ -11,10 +12,29 @@ from deepinfer_core.kv.layout import KVLayout, LayerKV, make_layout
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import Request
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.drafting import DraftSource
+from deepinfer_core.scheduling.entry import Entry
 from deepinfer_core.scheduling.plan import StepOutput, StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
 
-from .fake_runner import STOP_ID, FakeRunner, ends_with_stop_string, plain_run
+from .fake_runner import STOP_ID, VOCAB, FakeRunner, ends_with_stop_string, plain_run
+
+
+class Rehearsed(DraftSource):
+    """Knows the answers and gets some tokens wrong, or proposes fewer than it could, or none."""
+
+    def __init__(self, harness: Harness, num_drafts: int) -> None:
+        super().__init__(self, num_drafts=num_drafts, vocab_size=VOCAB)
+        self.harness = harness
+        self.rng = random.Random(num_drafts)
+
+    def _draft_one(self, entry: Entry) -> None:
+        request, rng = entry.request, self.rng
+        drawn = plain_run(request).drawn[request.num_output_tokens :]
+        drafts = [*drawn, 0, 0, 0, 0][: rng.randint(0, self._num_drafts)]
+        entry.draft_token_ids = [
+            token_id if rng.random() < 0.8 else rng.randrange(VOCAB) for token_id in drafts
+        ]
 
 
 class Harness:
@@ -35,6 +55,7 @@ class Harness:
         prefix_caching: bool = True,
         depth: int = 0,
         fits: Callable[[StepPlan], bool] = lambda plan: True,
+        num_drafts: int = 0,
     ) -> None:
         layout = layout or make_layout([LayerKV("full", 1, 1, 1)], block_size=4)
         self.stored: list[tuple[int, bytes]] = []
@@ -46,6 +67,7 @@ class Harness:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             policy=policy,
+            drafter=Rehearsed(self, num_drafts) if num_drafts else None,
         )
         self.runner = FakeRunner(layout, self.kv)
         self.depth = depth
@@ -130,14 +152,15 @@ class Harness:
 
     def commit(self) -> StepResult:
         plan, output = self.flights.popleft()
-        self.runner.deliver(plan)
+        self.runner.deliver(plan, output)
         result = self.scheduler.commit(plan, output)
         self._report(result)
         for request in result.updated:
             ended_by_id = request.finish_reason == "stop"  # whose text is no part of the answer
-            if not ended_by_id and ends_with_stop_string(request, request.output_token_ids):
-                keep = request.num_output_tokens - 2
-                self.scheduler.finish(request, num_output_tokens=keep, stop_reason="pair")
+            ids = request.output_token_ids[: request.num_output_tokens - ended_by_id]
+            ends = (n for n in range(2, len(ids) + 1) if ends_with_stop_string(request, ids[:n]))
+            if (end := next(ends, None)) is not None:
+                self.scheduler.finish(request, num_output_tokens=end - 2, stop_reason="pair")
         for block, digest in self.stored:
             if self.kv.pool.cached_blocks.get(digest) == block:
                 self.runner.check_cached(block, digest)

@@ -58,6 +58,9 @@ class Row:
             self.prefixes.append(extend(before, self.token_ids[len(self.prefixes)]))
         return self.prefixes[position]
 
+    def cut(self, num_tokens: int) -> None:
+        del self.token_ids[num_tokens:], self.prefixes[num_tokens:]
+
 
 class FakeRunner:
     """Executes plans; see the module."""
@@ -70,6 +73,8 @@ class FakeRunner:
         self.rows: dict[int, Row] = {}
         self.delivered: dict[int, int] = {}
         """Row -> tokens that the host knows."""
+        self.drafted: dict[int, int] = {}
+        """Row -> drafts at the end of its ids, while a step with them is computed."""
         self.digests = {
             (g, 0): BlockHasher(group, layout.num_replay_tokens).root
             for g, group in enumerate(self.groups)
@@ -91,6 +96,11 @@ class FakeRunner:
     def compute(self, plan: StepPlan) -> list[list[TokenLogprobs]]:
         """Everything but the draw, as in a step whose logits find no memory."""
         self._check_shape(plan)
+        for row_id, count in self.drafted.items():  # of a step that found no memory
+            self.rows[row_id].cut(len(self.rows[row_id].token_ids) - count)
+        self.drafted = {
+            plan.rows[plan.sample_sources[index]]: count for index, count in plan.num_drafts.items()
+        }
         for row in plan.row_frees:
             del self.rows[row]
         for start in plan.row_starts:
@@ -132,8 +142,13 @@ class FakeRunner:
     ) -> None:
         """`num_hit` is 0 unless some of these tokens are computed again behind a prefix hit."""
         row, ref_counts = self.rows[row_id], self.kv.pool.ref_counts
+        num_known = self.delivered[row_id]
+        if num_drafts := self.drafted.get(row_id, 0):
+            assert first + len(token_ids) - num_drafts == num_known == len(row.token_ids)
+            row.token_ids += token_ids[-num_drafts:]
+            num_known += num_drafts
         for position, token_id in enumerate(token_ids, start=first):
-            in_flight = position >= self.delivered[row_id]
+            in_flight = position >= num_known
             expected = UNKNOWN_TOKEN_ID if in_flight else row.token_ids[position]
             assert token_id == expected, (position, token_id, expected)
             self.parents[row.prefix(position)] = row.prefix(position - 1) if position else 0
@@ -189,24 +204,46 @@ class FakeRunner:
             zip(plan.sample_rows, plan.sample_sources, plan.sample_positions, strict=True)
         ):
             row = self.rows[row_id]
-            assert position == ends[source] == len(row.token_ids)
+            num_drafts = plan.num_drafts.get(index, 0)
+            assert num_drafts == self.drafted.pop(row_id, 0)
+            assert position == ends[source] - num_drafts == len(row.token_ids) - num_drafts
             prefix = self.rows[plan.rows[source]].prefix(position - 1)
             assert prefix == row.prefix(position - 1), "drew from another prefix's logits"
-            token_id = draw(prefix, row.start.seed, row.start.sample_index, position)
-            if token_id == ERROR and row.start.params.bad_words:
-                output.errors[index] = "nothing left to draw"
-            row.token_ids.append(token_id)
-            output.token_ids.append([token_id])
-            wants = row.start.params.logprobs is not None
-            output.logprobs.append([logprobs_of(token_id, prefix)] if wants else None)
+            token_ids, logprobs = self._draw(row, position, num_drafts, output.errors, index)
+            output.token_ids.append(token_ids)
+            output.logprobs.append(None if row.start.params.logprobs is None else logprobs)
+        assert not self.drafted
         if all(entry is None for entry in output.logprobs):
             output.logprobs = None
         return output
 
-    def deliver(self, plan: StepPlan) -> None:
+    @staticmethod
+    def _draw(
+        row: Row, position: int, num_drafts: int, errors: dict[int, str], index: int
+    ) -> tuple[list[int], list[TokenLogprobs]]:
+        """Draw behind the tokens and, as long as they are what is drawn, the drafts."""
+        drafts = row.token_ids[position : position + num_drafts]
+        token_ids: list[int] = []
+        logprobs = []
+        for draft in (*drafts, None):
+            prefix = row.prefix(position - 1)
+            token_id = draw(prefix, row.start.seed, row.start.sample_index, position)
+            if is_error := token_id == ERROR and bool(row.start.params.bad_words):
+                errors[index] = "nothing left to draw"
+            else:
+                token_ids.append(token_id)
+                logprobs.append(logprobs_of(token_id, prefix))
+            if is_error or token_id != draft:
+                row.cut(position)
+                row.token_ids.append(token_id)
+                break
+            position += 1
+        return token_ids, logprobs
+
+    def deliver(self, plan: StepPlan, output: StepOutput) -> None:
         """The host got a step's tokens."""
-        for row_id in plan.sample_rows:
-            self.delivered[row_id] += 1
+        for index, row_id in enumerate(plan.sample_rows):
+            self.delivered[row_id] += len(output.token_ids[index]) + (index in output.errors)
 
 
 def first_read(group: LayoutGroup, first: int, num_replay_tokens: int) -> int:

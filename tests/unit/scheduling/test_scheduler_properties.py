@@ -110,6 +110,7 @@ def run_schedule(harness_type: type, seed: int) -> Any:
         prefix_caching=rng.random() < 0.8,
         depth=rng.choice([0, 1, 1, 2]),
         fits=draw_memory(rng),
+        num_drafts=rng.choice([0, 1, 2, 5, 8]),
     )
     bases = [[rng.randrange(20) for _ in range(rng.choice([4, 8, 16, 24]))] for _ in range(2)]
     arrivals = [draw_request(rng, bases, policy == "priority") for _ in range(rng.randint(1, 8))]
@@ -133,7 +134,7 @@ def run_schedule(harness_type: type, seed: int) -> Any:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -> None:
     totals = dict.fromkeys(
-        ("hits", "replays", "preemptions", "copies", "voids", "failed", "ousted"), 0
+        ("hits", "replays", "preemptions", "copies", "voids", "failed", "ousted", "drafts"), 0
     )
     for seed in range(batch * SCHEDULES_PER_BATCH, (batch + 1) * SCHEDULES_PER_BATCH):
         try:
@@ -147,8 +148,9 @@ def test_random_schedules_answer_like_the_plain_run(harness: type, batch: int) -
         totals["copies"] += sum(len(plan.block_copies) for plan in done.plans)
         totals["ousted"] += done.num_ousted
         totals["failed"] += done.num_failed_steps
+        totals["drafts"] += sum(r.num_accepted_tokens for r in done.requests)
         totals["voids"] += sum(len(plan.sample_rows) for plan in done.plans) - sum(
-            r.num_output_tokens for r in done.requests
+            r.num_output_tokens - r.num_accepted_tokens for r in done.requests
         )
     # A schedule proves nothing about what never happened in it.
     assert totals.pop("ousted") > 5 and totals.pop("replays") > 20

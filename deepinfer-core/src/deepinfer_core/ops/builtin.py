@@ -25,7 +25,11 @@ SCHEMES = (
 CODED_SCHEMES = ("fp8_block128", "fp8_block32", "mxfp4")
 """Of weights that stay codes."""
 
-_DTYPES = {"kv.copy_blocks": ("uint8", *FLOATS), "kv.store": ("uint8", *FLOATS)}
+_DTYPES = {
+    "kv.copy_blocks": ("uint8", *FLOATS),
+    "kv.store": ("uint8", *FLOATS),
+    "spec.verify": ("int32",),
+}
 _SCHEMES = {
     "quant.act": SCHEMES,
     "gemm.scaled": SCHEMES,
@@ -62,6 +66,7 @@ _INVARIANT = {
     "comm.all_reduce": "invariant_comm:all_reduce",
     "comm.reduce_scatter": "invariant_comm:reduce_scatter",
     "gemm.dense": "invariant_gemm:dense",
+    "gemm.gated": "invariant_gemm:gated",
     "gemm.batched": "invariant_gemm:batched",
     "gemm.scaled": "invariant_gemm:scaled",
     "gemm.coded": "invariant_gemm:coded",

@@ -18,6 +18,7 @@ from deepinfer_core.kv.layout import KVLayout
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch, LayerCache
 from deepinfer_core.runtime.image_rows import ImageEncoder
+from deepinfer_core.runtime.logits_rows import LogitsRows, logits_rows
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, BlockUpdate, StepPlan
 from deepinfer_core.staging import IntArray, stage
@@ -67,10 +68,16 @@ class Step(NamedTuple):
     """A built step: the model's batch, and where its logits come from."""
 
     batch: ForwardBatch
-    last_token_indices: Tensor
-    """[B] int64: index of each request's last token in the packed step."""
+    wanted: LogitsRows
+    """Whose logits are needed; L rows."""
+    sources: Tensor
+    """[at most L] int64: `wanted.sources`, each once, in order."""
     sample_places: Tensor
-    """[num sampled rows] int64: where in the token pool their tokens go."""
+    """[L] int64: where in the token pool the drawn tokens go."""
+    drafted: Tensor
+    """[num drafts] int64: index of each draft in the packed step."""
+    draft_places: Tensor
+    """[num drafts] int64: where in the token pool they stand until the step has drawn."""
 
 
 class _Arrays(NamedTuple):
@@ -109,9 +116,10 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Step:
         """Copy one step to the device. Tokens in flight are gathered there, not waited for."""
-        arrays = self._arrays(plan)
+        wanted = logits_rows(plan)
+        arrays = self._arrays(plan, wanted)
         longs, ints = stage(arrays.longs, arrays.ints, self._device)
-        positions, last_tokens, places, sample_places, history_places = longs
+        positions, places, history_places, sources, sample_places, drafted, draft_places = longs
         known_ids, known_history, cu_seqlens_q, seq_lens, window_starts, *tables_and_slots = ints
         groups = [
             AttentionMeta(
@@ -134,9 +142,9 @@ class BatchBuilder:
             images=self.images.rows_of(plan),
             history=self._fill_in(known_history, plan.history_token_ids, history_places),
         )
-        return Step(batch, last_tokens, sample_places)
+        return Step(batch, wanted, sources, sample_places, drafted, draft_places)
 
-    def _arrays(self, plan: StepPlan) -> _Arrays:
+    def _arrays(self, plan: StepPlan, wanted: LogitsRows) -> _Arrays:
         rows, starts, query_lens = np.array(
             [plan.rows, plan.num_computed_tokens, plan.num_scheduled_tokens], dtype=np.int64
         )
@@ -147,16 +155,19 @@ class BatchBuilder:
         positions = np.arange(len(token_ids)) + (seq_lens - ends).repeat(query_lens)
         token_rows = rows.repeat(query_lens)
 
-        sampled = np.array([plan.sample_rows, plan.sample_positions], dtype=np.int64)
+        sampled = np.array([wanted.rows, wanted.positions], dtype=np.int64)
+        drafted = np.array(wanted.drafted, dtype=np.int64)
         places_of = self._token_pool.places
         history = np.array(plan.history_token_ids, dtype=np.int32).reshape(len(rows), -1)
         before = starts[:, None] + np.arange(-history.shape[1], 0)
         longs: list[IntArray] = [
             positions,
-            ends - 1,
             places_of(token_rows, positions),
-            places_of(*sampled),
             places_of(rows[:, None], before),
+            np.array([*dict.fromkeys(wanted.sources)], dtype=np.int64),
+            places_of(*sampled),
+            drafted,
+            places_of(token_rows[drafted], positions[drafted]),
         ]
         hits = self._replayed_hits(plan)
         window_starts = np.maximum(hits - self._num_replay_tokens, 0)

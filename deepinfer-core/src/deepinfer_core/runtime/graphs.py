@@ -70,11 +70,8 @@ class DecodeGraphs:
         None, and the step is to run op by op, if there is no memory to record its size.
         """
         count = len(batch.input_ids)
-        size = self._size_for(count)
-        if self._batch is None:
-            self._batch = self._allocate(batch)
-        static = _first_rows(self._batch, size)
-        _copy(batch, static, count)
+        static = self._filled(batch)
+        size = len(static.input_ids)
         if size not in self._recorded:
             try:
                 self._recorded[size] = self._record(static)
@@ -85,6 +82,13 @@ class DecodeGraphs:
         graph, results = self._recorded[size]
         graph.replay()
         return results[0][:count]
+
+    def rehearse(self, batch: ForwardBatch) -> Tensor:
+        """What `logits` would give, by the same kernels on the same tensors, launched op by op.
+
+        For tools that look at single ops.
+        """
+        return self._forward(self._filled(batch))[: len(batch.input_ids)]
 
     def fits(self, batch: ForwardBatch) -> bool:
         """Whether a step is of one token per request, few enough, of text, and replays nothing."""
@@ -101,14 +105,25 @@ class DecodeGraphs:
         results: list[Tensor] = []
 
         def forward() -> None:
-            metas = [replace(meta, plans={}) for meta in static.attention.groups]
-            attention = replace(static.attention, groups=metas, handed_on={})
-            hidden_states = self._model.forward(replace(static, attention=attention))
-            results[:] = [self._model.compute_logits(hidden_states)]
+            results[:] = [self._forward(static)]
 
         graph = self._device.capture(forward)
         logger.info("recorded a step of %d tokens", len(static.input_ids))
         return graph, results
+
+    def _forward(self, static: ForwardBatch) -> Tensor:
+        metas = [replace(meta, plans={}) for meta in static.attention.groups]
+        attention = replace(static.attention, groups=metas, handed_on={})
+        hidden_states = self._model.forward(replace(static, attention=attention))
+        return self._model.compute_logits(hidden_states)
+
+    def _filled(self, batch: ForwardBatch) -> ForwardBatch:
+        """The tensors of the next recorded size, with a step copied into them."""
+        if self._batch is None:
+            self._batch = self._allocate(batch)
+        static = _first_rows(self._batch, self._size_for(len(batch.input_ids)))
+        _copy(batch, static, len(batch.input_ids))
+        return static
 
     def _allocate(self, like: ForwardBatch) -> ForwardBatch:
         """Tensors for the largest size, with tables for the longest request."""

@@ -22,10 +22,10 @@ from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
 from deepinfer_core.runtime.kv_cache import layer_caches
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.logprobs import PromptLogprobs
-from deepinfer_core.sampling.result import SampledTokens, to_host
+from deepinfer_core.sampling.result import SampledTokens, host_copy, to_host
 from deepinfer_core.sampling.sampler import Sampler
-from deepinfer_core.scheduling.plan import StepOutput, StepPlan, TokenLogprobs
-from deepinfer_core.staging import to_device
+from deepinfer_core.scheduling.plan import StepOutput, StepPlan
+from deepinfer_core.staging import stage, to_device
 
 if TYPE_CHECKING:
     from deepinfer_core.runtime.graphs import DecodeGraphs
@@ -102,11 +102,15 @@ class ModelRunner:
             hidden_states = self.model.forward(step.batch)
             logits = self._sampled_logits(plan, step, hidden_states)
             prompt_logprobs = self._prompt_logprobs(plan, hidden_states)
+        if plan.num_drafts:
+            # Behind a draft, stages read it as if it had been drawn.
+            drafts = step.batch.input_ids.index_select(0, step.drafted)
+            self._token_pool.write(step.draft_places, drafts)
         return InFlight(
             plan,
             logits,
             prompt_logprobs,
-            sample_places=step.sample_places,
+            step=step,
             sampler=self.sampler,
             token_pool=self._token_pool,
             event=self._device.create_event(),
@@ -128,19 +132,15 @@ class ModelRunner:
             self._copy_blocks(self._pool, pairs[:, 0], pairs[:, 1])
 
     def _sampled_logits(self, plan: StepPlan, step: Step, hidden_states: Tensor) -> Tensor | None:
-        """[num sampled rows, vocab_size] float32; forked samples repeat their source's row."""
+        """[L, vocab_size] float32; forked samples repeat their source's row."""
         if not plan.sample_sources:
             return None
-        sources = plan.sample_sources
         if draws_from_each(plan):
             return self.model.compute_logits(hidden_states)  # one token each, and all draw
-        distinct = list(dict.fromkeys(sources))
-        last_tokens = step.last_token_indices
-        if len(distinct) < len(plan.rows):
-            last_tokens = last_tokens[to_device(distinct, self._torch_device)]
-        logits = self.model.compute_logits(hidden_states[last_tokens])
-        if len(distinct) < len(sources):
-            place = {source: i for i, source in enumerate(distinct)}
+        logits = self.model.compute_logits(hidden_states[step.sources])
+        sources = step.wanted.sources
+        if len(step.sources) < len(sources):
+            place = {source: i for i, source in enumerate(dict.fromkeys(sources))}
             repeat = [place[source] for source in sources]
             logits = logits[to_device(repeat, self._torch_device)]
         return logits
@@ -178,37 +178,53 @@ class InFlight:
         logits: Tensor | None,
         prompt_logprobs: list[PromptLogprobs],
         *,
-        sample_places: Tensor,
+        step: Step,
         sampler: Sampler,
         token_pool: TokenPool,
         event: DeviceEvent,
     ) -> None:
         self.plan = plan
+        self.wanted = step.wanted
+        """Whose logits are drawn from: a mask has a row for each of them."""
         self._logits = logits
         self._prompt_logprobs = prompt_logprobs
-        self._sample_places = sample_places
+        self._sample_places = step.sample_places
         self._sampler = sampler
         self._token_pool = token_pool
         self._event = event
         self._sampled: SampledTokens | None = None
+        self._num_accepted: Tensor | None = None
 
     @torch.inference_mode()
     def sample(self, mask: Tensor | None = None) -> None:
-        """Launch stages, draw, and scatter into the token pool. Does not wait.
+        """Launch stages, draw, verify drafts, and scatter into the token pool. Does not wait.
 
         Args:
-            mask: [num sampled rows, ceil(vocab_size / 32)] int32 bits of allowed tokens.
+            mask: [L, ceil(vocab_size / 32)] int32 bits of allowed tokens, see `wanted`.
         """
         if self._logits is not None:
-            plan = self.plan
-            sampled = self._sampler.sample(
-                self._logits, plan.sample_rows, plan.sample_positions, self._token_pool, mask
+            wanted, sampler, token_pool = self.wanted, self._sampler, self._token_pool
+            sampled = sampler.sample(
+                self._logits, wanted.rows, wanted.positions, token_pool, mask, wanted.drafts
             )
             self._logits = None  # the largest tensor of a step, and void after sampling
-            self._token_pool.write(self._sample_places, sampled.token_ids)
+            # What is drawn behind a rejected draft is void, and is overwritten before it is read.
+            token_pool.write(self._sample_places, sampled.token_ids)
+            is_kept = self._verify(sampled.token_ids) if wanted.drafts else None
             self._sampled = sampled.to_host()
-            self._sampler.count(plan.sample_rows, sampled.token_ids)
+            sampler.count(wanted.rows, sampled.token_ids, is_kept)
         self._event.record()
+
+    def _verify(self, token_ids: Tensor) -> Tensor:
+        """[L] bool: drawn behind accepted drafts only."""
+        table = self.wanted.verify_table()
+        (places, owners, depths), (draft_ids,) = stage(
+            [table.places, table.owners, table.depths], [table.draft_ids], token_ids.device
+        )
+        num_accepted: Tensor = self._sampler.verify_op(draft_ids, token_ids[places])
+        self._num_accepted = host_copy(num_accepted)
+        is_kept: Tensor = depths <= num_accepted[owners]
+        return is_kept
 
     def result(self) -> StepOutput:
         """Wait for the step and read its tokens. Blocks until the device has finished it."""
@@ -219,13 +235,7 @@ class InFlight:
         ]
         if self._sampled is None:
             return StepOutput([], prompt_logprobs=prompt_logprobs)
-        tokens = to_host(self._sampled)
-        logprobs: list[list[TokenLogprobs] | None] | None = None
-        if tokens.logprobs is not None:
-            logprobs = [None if entry is None else [entry] for entry in tokens.logprobs]
-        return StepOutput(
-            token_ids=list(zip(tokens.token_ids)),
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            errors=tokens.errors,
-        )
+        num_accepted = [] if self._num_accepted is None else self._num_accepted.tolist()
+        output = self.wanted.outputs(to_host(self._sampled), num_accepted)
+        output.prompt_logprobs = prompt_logprobs
+        return output

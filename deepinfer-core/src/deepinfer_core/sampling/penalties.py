@@ -63,18 +63,33 @@ class Penalties:
         slots = step.ints([self._slots[step.rows[i]] for i in indices])
         selected = step.select(logits, indices)
         strengths = self._strengths.index_select(0, slots).unbind(dim=1)
-        changed = self._penalties_op(selected, self._prompt_mask, self._counts, slots, *strengths)
+        prompt_mask, counts = self._prompt_mask, self._counts
+        if step.drafts and any(step.drafts[i] for i in indices):
+            counts = self._with_drafts(slots, [step.drafts[i] for i in indices])
+            prompt_mask = prompt_mask.index_select(0, slots)
+            slots = torch.arange(len(indices), device=self._device)
+        changed = self._penalties_op(selected, prompt_mask, counts, slots, *strengths)
         return step.write_back(logits, indices, changed)
 
-    def count(self, rows: Sequence[int], token_ids: Tensor) -> None:
-        """Take note of drawn tokens. token_ids: [L] int32."""
+    def _with_drafts(self, slots: Tensor, drafts: Sequence[Sequence[int]]) -> Tensor:
+        """[n, V] counts of each logits row, as if the drafts before it had been drawn."""
+        counts = self._counts.index_select(0, slots)
+        vocab_size = counts.shape[1]
+        places = [i * vocab_size + token for i, before in enumerate(drafts) for token in before]
+        flat = to_device(places, self._device)
+        counts.view(-1).index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+        return counts
+
+    def count(self, rows: Sequence[int], token_ids: Tensor, is_kept: Tensor | None = None) -> None:
+        """Take note of drawn tokens. token_ids: [L] int32; is_kept: [L] bool, None: all."""
         indices = self._indices(rows)
         if not indices:
             return
         slots = to_device([self._slots[rows[i]] for i in indices], self._device)
-        drawn = token_ids[to_device(indices, self._device)].to(torch.int64)
-        places = slots * self._counts.shape[1] + drawn
-        self._counts.view(-1).index_add_(0, places, torch.ones_like(places, dtype=torch.int32))
+        chosen = to_device(indices, self._device)
+        places = slots * self._counts.shape[1] + token_ids[chosen].to(torch.int64)
+        once = torch.ones_like(places) if is_kept is None else is_kept[chosen]
+        self._counts.view(-1).index_add_(0, places, once.to(torch.int32))
 
     def _indices(self, rows: Sequence[int]) -> list[int]:
         if not self._slots:

@@ -36,7 +36,8 @@ class Sampler:
     """Draws tokens for rows that it was told about.
 
     Args:
-        ops: gives `sample.mask`, `.penalties`, `.stages`, `.draw` and `.logprobs`.
+        ops: gives `sample.mask`, `.penalties`, `.stages`, `.draw` and `.logprobs`, and
+            `spec.verify`.
         max_num_seqs: number of rows.
         vocab_size: of the logits.
         device: where logits and state live.
@@ -62,6 +63,7 @@ class Sampler:
         self._stages_op = bind("sample.stages")
         self._draw_op = bind("sample.draw")
         self._logprobs_op = bind("sample.logprobs")
+        self.verify_op = ops.bind("spec.verify", dtype="int32", role="sampler").fn
         self._rows = RowState(max_num_seqs, device)
         mask_op = bind("sample.mask")
         self._penalties = Penalties(bind("sample.penalties"), vocab_size=vocab_size, device=device)
@@ -95,6 +97,7 @@ class Sampler:
         positions: Sequence[int],
         token_pool: TokenPool,
         mask: Tensor | None = None,
+        drafts: Sequence[Sequence[int]] = (),
     ) -> SampledTokens:
         """Draw one token per logits row, which changes nothing yet. Never waits for the device.
 
@@ -104,10 +107,12 @@ class Sampler:
             positions: [L] absolute position of the token to draw.
             token_pool: the tokens before it; not written here.
             mask: [L, ceil(V / 32)] int32 bits of allowed tokens, of grammars.
+            drafts: [L] tokens before each that are not counted yet and stand in the pool; empty:
+                there are none.
         """
         if mask is None and self._rows.all_plain(rows):
             return SampledTokens(self._draw_op(logits), _nothing_to_draw(logits))
-        step = SampleStep(rows, positions, token_pool, self._device, mask)
+        step = SampleStep(rows, positions, token_pool, self._device, mask, drafts)
         logits = logits.contiguous()
         wanted = self._rows.logprobs(rows, "raw")
         raw = logits.index_select(0, step.ints([*wanted])) if wanted else None
@@ -119,13 +124,14 @@ class Sampler:
             groups.append(self._logprobs(raw, wanted, token_ids, step))
         return SampledTokens(token_ids, failed, groups, step.errors)
 
-    def count(self, rows: Sequence[int], token_ids: Tensor) -> None:
+    def count(self, rows: Sequence[int], token_ids: Tensor, is_kept: Tensor | None = None) -> None:
         """Take note of what was drawn, once nothing can fail any more: a step may be drawn again.
 
         Args:
             rows: as `sample` got them; token_ids: [L] int32, as it gave them.
+            is_kept: [L] bool, False where a token was drawn behind a rejected draft; None: all.
         """
-        self._penalties.count(rows, token_ids)
+        self._penalties.count(rows, token_ids, is_kept)
 
     def prompt_logprobs(
         self,

@@ -28,6 +28,8 @@ class SampleStep:
     device: torch.device
     mask: Tensor | None = None
     """[L, ceil(V / 32)] int32 bits of allowed tokens, of grammars."""
+    drafts: Sequence[Sequence[int]] = ()
+    """[L] tokens before each that may yet be rejected; empty: there are none."""
     errors: dict[int, str] = field(default_factory=dict)
     """Logits row -> why its request must end; filled by stages."""
 

@@ -11,7 +11,7 @@ from time import monotonic
 from deepinfer_core.errors import RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import Request
-from deepinfer_core.scheduling.entry import Entry
+from deepinfer_core.scheduling.entry import Entry, Place
 from deepinfer_core.scheduling.plan import StepOutput, TokenLogprobs
 from deepinfer_core.scheduling.roster import Roster
 from deepinfer_core.scheduling.step import Step
@@ -28,28 +28,44 @@ def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager)
     updated: list[Request] = []
     now = monotonic()
     is_plain = output.logprobs is None and not output.errors
+    num_drafts_of = step.plan.num_drafts
     for index, (entry, token_ids) in enumerate(zip(step.sampled, output.token_ids, strict=True)):
         request = entry.request
         if request.finish_reason is not None:
             continue
-        request.num_in_flight_tokens -= 1
+        num_drafts = num_drafts_of.get(index, 0)
+        request.num_in_flight_tokens -= 1 + num_drafts
         outputs = request.output_token_ids
         if not outputs:
             request.first_token_time_s = now
-        if is_plain and len(token_ids) == 1 and len(outputs) + 1 < entry.max_output_tokens:
+        is_single = is_plain and not num_drafts
+        if is_single and len(outputs) + 1 < entry.max_output_tokens:
             token_id = token_ids[0]
             if token_id not in entry.stop_token_ids:
                 outputs.append(token_id)  # it takes the place of the one counted in flight
                 updated.append(request)
                 continue
-        entry.num_tokens -= 1
-        if index in output.errors:
-            roster.end(entry, "error", error=RequestError(output.errors[index]))
-            continue
+        entry.num_tokens -= 1 + num_drafts
+        if num_drafts:
+            _settle_drafts(entry, num_drafts, max(0, len(token_ids) - 1))
         logprobs = output.logprobs[index] if output.logprobs is not None else None
         _append(entry, token_ids, logprobs, roster, kv)
-        updated.append(request)
+        if index in output.errors and request.finish_reason is None:
+            roster.end(entry, "error", error=RequestError(output.errors[index]))
+        if token_ids:
+            updated.append(request)
     return updated
+
+
+def _settle_drafts(entry: Entry, num_drafts: int, num_accepted: int) -> None:
+    """What was computed of rejected drafts is void; the next step writes over it."""
+    request = entry.request
+    request.num_draft_tokens += num_drafts
+    request.num_accepted_tokens += num_accepted
+    if entry.place is Place.RUNNING:
+        request.num_computed_tokens -= num_drafts - num_accepted
+    if entry.drafting is not None:
+        entry.drafting.learn(num_drafts, num_accepted)
 
 
 def _append(
@@ -68,7 +84,7 @@ def _append(
         if is_stop or len(outputs) >= entry.max_output_tokens:
             if logprobs is not None:
                 request.logprobs += logprobs[:count]
-            kv.register(request, num_settled)
+            kv.register(request, num_settled + count - 1)  # accepted drafts are computed
             is_named = is_stop and token_id in request.params.stop_token_ids
             roster.end(
                 entry,
@@ -77,7 +93,7 @@ def _append(
             )
             return
     if logprobs is not None:
-        request.logprobs += logprobs
+        request.logprobs += logprobs[: len(token_ids)]
     entry.num_tokens += len(token_ids)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from deepinfer_core.request import Request
+from deepinfer_core.speculative.drafting import Drafting
 
 
 class Place(Enum):
@@ -23,6 +25,8 @@ class Entry:
     """A request's place and what the step loop reads of it, precomputed."""
 
     __slots__ = (
+        "draft_token_ids",
+        "drafting",
         "gives_up_row",
         "key",
         "last_step_id",
@@ -51,6 +55,11 @@ class Entry:
         """Equals `request.num_tokens`, which is too slow for the loop."""
         self.num_tokens_ready = 0
         """Up to so many, one token after the other needs no look at blocks and samples."""
+        self.drafting: Drafting | None = None
+        """None: nobody guesses its tokens, or not yet."""
+        self.draft_token_ids: Sequence[int] = ()
+        """Guesses behind its settled tokens. While a step of it is in flight, they are void, and
+        say that it waits for its token to be drafted behind."""
         self.max_total_tokens = request.max_total_tokens
         self.max_output_tokens = request.max_total_tokens - request.num_prompt_tokens
         self.stop_token_ids = request.stop_token_ids

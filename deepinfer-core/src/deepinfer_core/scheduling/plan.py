@@ -88,9 +88,12 @@ class StepPlan:
     sample_rows: list[int] = field(default_factory=list)
     """Rows that draw a token. Forked samples (`n`) draw from another request's logits."""
     sample_sources: list[int] = field(default_factory=list)
-    """Index i whose last scheduled token gives the logits."""
+    """Index i whose last scheduled token, drafts not counted, gives the logits."""
     sample_positions: list[int] = field(default_factory=list)
-    """Absolute position of the token to be drawn; an upper bound once drafts are in flight."""
+    """Absolute position of the token to be drawn; with drafts, of the first."""
+    num_drafts: dict[int, int] = field(default_factory=dict)
+    """Index into `sample_rows` -> how many drafts are its source's last scheduled tokens. It draws
+    behind each of them too. Absent: none."""
 
     replays: list[tuple[int, int]] = field(default_factory=list)
     """(index into `rows`, tokens of its prefix hit) of requests that compute some of these tokens
@@ -121,7 +124,8 @@ class StepOutput:
     """What a settled step produced, parallel to `StepPlan.sample_rows`."""
 
     token_ids: Sequence[Sequence[int]]
-    """One id per sampled row; more once drafts are accepted."""
+    """What each sampled row drew: one id, and one more for each draft that is accepted. Where
+    `errors` has the row, the ids before the failure."""
     logprobs: list[list[TokenLogprobs] | None] | None = None
     """None when no row of the step asked for them."""
     prompt_logprobs: list[list[TokenLogprobs]] = field(default_factory=list)

@@ -57,8 +57,12 @@ class Planner:
                 break
             if entry.num_tokens >= entry.max_total_tokens:
                 continue  # its last token is in flight
-            request = entry.request
+            request, drafts = entry.request, entry.draft_token_ids
+            if drafts and request.num_in_flight_tokens:
+                continue  # what it drafts goes behind a token that the host has yet to see
             num_tokens = entry.num_tokens - request.num_computed_tokens
+            if drafts and self._place_with_drafts(step, entry, len(running) - index - 1):
+                continue
             if num_tokens == 1 and entry.num_tokens <= entry.num_tokens_ready:
                 step.place_next(entry)
                 continue
@@ -71,6 +75,27 @@ class Planner:
                 if updates is None:
                     continue
             self._place(step, entry, num_tokens, updates)
+
+    def _place_with_drafts(self, step: Step, entry: Entry, num_later: int) -> bool:
+        """Let a request draw behind its drafts too, as far as that costs nobody anything.
+
+        False, and nothing is placed, where there is no room for one draft.
+        """
+        request, drafts = entry.request, entry.draft_token_ids
+        num_tokens = entry.num_tokens - request.num_computed_tokens
+        room = min(
+            len(drafts),
+            step.budget - num_later - num_tokens,
+            entry.max_total_tokens - entry.num_tokens - 1,
+        )
+        if room <= 0:
+            return False
+        updates = self._kv.allocate(request, entry.num_tokens + room)
+        if updates is None:
+            return False
+        step.place(entry, num_tokens, updates, drafts[:room])
+        entry.num_tokens_ready = self._kv.capacity_of(request)
+        return True
 
     def _make_room(
         self, step: Step, entry: Entry, num_tokens: int, is_idle: bool

@@ -14,6 +14,7 @@ from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.scheduling.budget import TokenBudget
 from deepinfer_core.scheduling.commit import commit_prompt_logprobs, commit_tokens, cut_outputs
+from deepinfer_core.scheduling.drafting import DraftSource
 from deepinfer_core.scheduling.entry import Place
 from deepinfer_core.scheduling.plan import StepOutput, StepPlan
 from deepinfer_core.scheduling.planner import Planner
@@ -41,6 +42,7 @@ class Scheduler:
         max_num_batched_tokens: budget of one step.
         policy: `fcfs` or `priority`.
         history_len: tokens before each chunk whose ids the model wants.
+        drafter: guesses tokens; None: nobody does.
 
     Raises:
         ConfigError: the policy is unknown.
@@ -54,6 +56,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         policy: str = "fcfs",
         history_len: int = 0,
+        drafter: DraftSource | None = None,
     ) -> None:
         self._kv = kv
         chosen = get_policy(policy)
@@ -63,6 +66,7 @@ class Scheduler:
         self._in_flight: deque[Step] = deque()
         self._next_step_id = 0
         self._history_len = history_len
+        self._drafter = drafter
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
@@ -91,12 +95,15 @@ class Scheduler:
 
         Ids and log-probabilities are cut there. The earliest event wins: a limit or stop token
         that ended the request meanwhile gives way to a stop string before it (a limit also to one
-        at the same token); an abort or error does not.
+        at the same token), and so does a draw that failed behind it; an abort does not.
         """
         num_cut = request.num_output_tokens - num_output_tokens
         if request.is_finished:
-            if request.finish_reason == "length" or (request.finish_reason == "stop" and num_cut):
+            has_failed = request.finish_reason == "error" and request.error is not None
+            is_later = request.finish_reason == "length" or has_failed
+            if is_later or (request.finish_reason == "stop" and num_cut):
                 request.finish_reason, request.stop_reason = "stop", stop_reason
+                request.error = None
                 cut_outputs(request, num_output_tokens)
             return
         cut_outputs(request, num_output_tokens)
@@ -219,5 +226,7 @@ class Scheduler:
         for entry, num_settled in step.to_register:
             kv.register(entry.request, num_settled)
         updated = commit_tokens(step, output, roster, kv)
+        if self._drafter is not None:
+            self._drafter.draft(step.sampled)
         roster.settle()
         return StepResult(updated, roster.take_finished())

@@ -6,6 +6,8 @@ is chosen nor who holds which blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.entry import Entry, Place
 from deepinfer_core.scheduling.plan import (
@@ -64,14 +66,26 @@ class Step:
         entry.num_tokens = position + 1
         entry.last_step_id = plan.step_id
 
-    def place(self, entry: Entry, num_tokens: int, updates: list[BlockUpdate]) -> None:
-        """Compute a request's next tokens, and draw one if that reaches its last."""
+    def place(
+        self,
+        entry: Entry,
+        num_tokens: int,
+        updates: list[BlockUpdate],
+        drafts: Sequence[int] = (),
+    ) -> None:
+        """Compute a request's next tokens, and draw one if that reaches its last.
+
+        Args:
+            drafts: guesses behind its last token, which the next tokens reach: it draws behind
+                each of them too.
+        """
         plan, request = self.plan, entry.request
         start = request.num_computed_tokens
         end = start + num_tokens
         token_ids = request.known_token_ids(start, end)
         plan.token_ids += token_ids
         plan.token_ids += [UNKNOWN_TOKEN_ID] * (num_tokens - len(token_ids))
+        plan.token_ids += drafts
         plan.block_updates += updates
         if updates or num_tokens > 1:
             # A decode fills a block in the step before the one that needs another block.
@@ -82,21 +96,26 @@ class Step:
             plan.replays.append((len(self.placed), request.num_hit_tokens))
         self.placed.append(entry)
         plan.num_computed_tokens.append(start)
-        plan.num_scheduled_tokens.append(num_tokens)
-        self.budget -= num_tokens
-        request.num_computed_tokens = end
+        plan.num_scheduled_tokens.append(num_tokens + len(drafts))
+        self.budget -= num_tokens + len(drafts)
+        request.num_computed_tokens = end + len(drafts)
         entry.last_step_id = plan.step_id
         if end == entry.num_tokens:
-            self.sample(entry)
+            self.sample(entry, len(drafts))
 
-    def sample(self, entry: Entry) -> None:
-        """Draw a request's next token from the logits of whoever was placed last."""
+    def sample(self, entry: Entry, num_drafts: int = 0) -> None:
+        """Draw a request's next token from the logits of whoever was placed last.
+
+        Drafts count as if all were accepted, until the step settles.
+        """
         plan = self.plan
+        if num_drafts:
+            plan.num_drafts[len(self.sampled)] = num_drafts
         self.sampled.append(entry)
         plan.sample_sources.append(len(self.placed) - 1)
         plan.sample_positions.append(entry.num_tokens)
-        entry.num_tokens += 1
-        entry.request.num_in_flight_tokens += 1
+        entry.num_tokens += 1 + num_drafts
+        entry.request.num_in_flight_tokens += 1 + num_drafts
         entry.last_step_id = plan.step_id
 
     def undo(self, newest_step_id: int) -> list[Entry]:
@@ -109,10 +128,11 @@ class Step:
             Those that run since they forked in it: what they share was never computed.
         """
         plan = self.plan
-        for entry in self.sampled:
+        for index, entry in enumerate(self.sampled):
             if not entry.request.is_finished:
-                entry.num_tokens -= 1
-                entry.request.num_in_flight_tokens -= 1
+                num_drawn = 1 + plan.num_drafts.get(index, 0)
+                entry.num_tokens -= num_drawn
+                entry.request.num_in_flight_tokens -= num_drawn
         for entry, start in zip(self.placed, plan.num_computed_tokens, strict=True):
             if entry.place is Place.RUNNING:
                 entry.request.num_computed_tokens, entry.num_tokens_ready = start, 0

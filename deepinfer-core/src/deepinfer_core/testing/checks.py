@@ -91,7 +91,7 @@ def list_non_claims(subject: Subject) -> list[NonClaim]:
     for kernel in subject.kernels:
         spec, caps = spec_of(kernel), kernel.caps
         add = partial(NonClaim, spec.name, kernel.provider)
-        has_dtypes = spec.family != "sample" and spec.name != "kv.copy_blocks"
+        has_dtypes = spec.family not in ("sample", "spec") and spec.name != "kv.copy_blocks"
         if has_dtypes:
             listed += [add("dtype", dtype) for dtype in STANDARD_DTYPES if dtype not in caps.dtypes]
         if spec.name in _HAS_SCHEMES:

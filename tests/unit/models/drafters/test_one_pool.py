@@ -66,9 +66,10 @@ def test_drafts_are_the_same(name: str, tmp_path: Path) -> None:
     )
     builder.update_blocks(block_updates(layout, 128))
     for plan, next_ids in plans(history_len):
-        batch, last_tokens, _ = builder.build(plan)
+        batch = builder.build(plan).batch
         _, features = target.forward_with_features(batch)
         shown = torch.tensor(next_ids, dtype=torch.int32)
         observed = drafter.observe(target, batch, features, shown)
+    last_tokens = batch.attention.groups[0].cu_seqlens_q[1:].long() - 1
     drafts = drafter.draft(target, batch, observed, last_tokens, NUM_TOKENS)
     assert torch.equal(drafts.logits, expected[0].logits)

@@ -17,6 +17,7 @@ from deepinfer_core.ops.specs import (
     quant,
     rope,
     sample,
+    spec,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "quant",
     "rope",
     "sample",
+    "spec",
 ]

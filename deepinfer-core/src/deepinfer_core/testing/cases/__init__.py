@@ -20,6 +20,7 @@ from deepinfer_core.testing.cases import (
     rope,
     sample,
     sparse,
+    spec,
 )
 
 OP_CASES: dict[str, OpCases] = {
@@ -39,5 +40,6 @@ OP_CASES: dict[str, OpCases] = {
     **rope.OPS,
     **sample.OPS,
     **sparse.OPS,
+    **spec.OPS,
 }
 """Op -> its cases. An op without cases cannot be checked; a test refuses that."""

@@ -1,0 +1,1 @@
+"""Speculative decoding: who guesses tokens, and how many guesses are worth a look."""
