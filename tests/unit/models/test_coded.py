@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,28 @@ def test_a_provider_named_for_a_family_need_not_multiply_codes(tmp_path: Path) -
     kernels = [*reference_kernels(), replace(dense, provider="acme.dense")]
     ops = make_op_table(kernels, device=DeviceInfo(kind="cpu"), overrides={"gemm.*": "acme.dense"})
     assert load(directory, "auto", ops)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "allowed"),
+    [
+        ("deepseek_v3", {}, True),
+        ("deepseek_v3", {"activation_scheme": "static"}, False),
+        ("deepseek_v41", {}, False),  # whose groups are shorter
+    ],
+)
+def test_rows_may_be_rounded_where_the_model_was_trained_so(
+    family: str, changes: dict[str, str], allowed: bool, tmp_path: Path
+) -> None:
+    directory = write_tiny_checkpoint(tmp_path, family, quantize=True)
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] |= changes
+    (directory / "config.json").write_text(json.dumps(config))
+    model, kept = load(directory, "keep")
+    modules = dict(model.named_modules())
+    bound = [getattr(modules[path], "gemm", None) or modules[path].experts for path in kept]
+    assert bound
+    assert {"rounded_rows" in op.problem.features for op in bound} == {allowed}
 
 
 def test_numbers_stay_numbers(tmp_path: Path) -> None:

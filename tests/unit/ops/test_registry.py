@@ -73,6 +73,15 @@ def test_what_is_listed_is_served():
     )
 
 
+def test_a_permission_refuses_nobody():
+    allowed = problem(features=frozenset({"rounded_rows"}))
+    assert why_not(Caps(), allowed) is None
+    rounding = Caps(features=frozenset({"rounded_rows"}))
+    assert why_not(rounding) is None
+    required = frozenset({"batch_invariant"})
+    assert why_not(rounding, allowed, required=required) == "does not claim batch_invariant"
+
+
 @pytest.mark.parametrize("flag", ["batch_invariant", "deterministic"])
 def test_required_features_filter_on_caps(flag):
     assert why_not(Caps(), required=frozenset({flag})) == f"does not claim {flag}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from torch import nn
@@ -12,10 +13,14 @@ from deepinfer_core.models.layers.packed import HoldsCodes, module_views
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.plugin_api.kernel import Problem
 from deepinfer_core.weights.checkpoint import Checkpoint
+from deepinfer_core.weights.model_info import ModelInfo
 from deepinfer_core.weights.quant.released import ReleasedFormat
 from deepinfer_core.weights.quant.source import QuantizedSource
 
 Quantization = Literal["auto", "keep", "dequantize"]
+
+ROUNDED_BLOCK = (128, 128)
+"""Of weights, in checkpoints whose activations were rounded in groups as long."""
 
 
 def keep_stored_codes(
@@ -38,6 +43,7 @@ def keep_stored_codes(
     if quantization == "dequantize":
         return []
     kept_as = _stored_schemes(checkpoint)
+    permissions = _permissions(checkpoint.info)
     stored_name: Callable[[str], str] = getattr(model, "stored_name", str)
     kept = []
     for path, module in model.named_modules():
@@ -48,10 +54,21 @@ def keep_stored_codes(
         scheme = schemes.pop() if len(schemes) == 1 else None
         if scheme is None or not module.takes_codes(scheme):
             continue
-        if quantization == "keep" or _is_multiplied(ops, module.coded_problem(scheme)):
-            module.keep_codes(ops, scheme)
+        problem = module.coded_problem(scheme)
+        problem = replace(problem, features=problem.features | permissions)
+        if quantization == "keep" or _is_multiplied(ops, problem):
+            module.keep_codes(ops, problem)
             kept.append(path)
     return kept
+
+
+def _permissions(info: ModelInfo) -> frozenset[str]:
+    """What the checkpoint lets kernels do: models trained in FP8 bear rounded rows."""
+    quantization = info.raw_config.get("quantization_config") or {}
+    is_trained_so = quantization.get("activation_scheme") == "dynamic"
+    if is_trained_so and info.fp8_block_size == ROUNDED_BLOCK:
+        return frozenset({"rounded_rows"})
+    return frozenset()
 
 
 def _is_multiplied(ops: OpTable, problem: Problem) -> bool:

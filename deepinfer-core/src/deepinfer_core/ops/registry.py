@@ -15,7 +15,7 @@ from typing import Any, Literal
 from deepinfer_core.errors import PluginError, UnsupportedOpError
 from deepinfer_core.ops.spec import OpSpec
 from deepinfer_core.plugin_api.device import DeviceInfo
-from deepinfer_core.plugin_api.kernel import Caps, KernelSpec, Problem
+from deepinfer_core.plugin_api.kernel import PERMISSIONS, Caps, KernelSpec, Problem
 from deepinfer_core.plugin_api.records import KernelPolicy
 
 
@@ -161,7 +161,7 @@ def caps_refusal(
     for name, size in problem.shape:
         if name in caps.dims and size not in caps.dims[name]:
             return f"{name} {size} is not one of {_words(caps.dims[name])}"
-    missing = (problem.features | required) - caps.features
+    missing = (problem.features - PERMISSIONS | required) - caps.features
     return f"does not claim {_words(missing)}" if missing else None
 
 

@@ -16,10 +16,14 @@ FEATURES: frozenset[str] = frozenset(
         "graph_safe", "batch_invariant", "deterministic", "inplace", "empty_ok", "strided_cache",
         "bias", "residual", "limit", "inverse", "interleaved", "quantized_out", "expert_map",
         "groups", "image_bias", "hash_ids", "renormalize", "sigmoid", "sqrtsoftplus", "latent",
-        "candidates", "delayed", "quantized", "records", "qk_norm",
+        "candidates", "delayed", "quantized", "records", "qk_norm", "rounded_rows",
     }
 )  # fmt: skip
 """The closed set of feature flags. A new one is an additive change of the API."""
+
+PERMISSIONS: frozenset[str] = frozenset({"rounded_rows"})
+"""Features that a problem allows rather than asks for: a kernel that does not claim them serves it
+too, and one that must have them says so in `supports`."""
 
 Numerics = Literal["exact", "rounding", "approximate"]
 """Tolerance class: same bits as the reference; same maths, other rounding; other maths."""

@@ -98,10 +98,10 @@ class Linear(nn.Module):
         """See `HoldsCodes`."""
         return replace(self.gemm.problem, op="gemm.coded", scheme=scheme)
 
-    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+    def keep_codes(self, ops: OpTable, problem: Problem) -> None:
         """See `HoldsCodes`."""
-        self.gemm = ops.bind_problem(self.coded_problem(scheme))
-        self.weight, self.scale = coded_parameters(tuple(self.weight.shape), scheme)
+        self.gemm = ops.bind_problem(problem)
+        self.weight, self.scale = coded_parameters(tuple(self.weight.shape), str(problem.scheme))
 
 
 class MergedLinear(Linear):

@@ -71,9 +71,10 @@ class Experts(nn.Module):
         """See `HoldsCodes`."""
         return replace(self.experts.problem, op="moe.coded", scheme=scheme)
 
-    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+    def keep_codes(self, ops: OpTable, problem: Problem) -> None:
         """See `HoldsCodes`."""
-        self.experts = ops.bind_problem(self.coded_problem(scheme))
+        scheme = str(problem.scheme)
+        self.experts = ops.bind_problem(problem)
         self.w13, self.w13_scales = coded_parameters(tuple(self.w13.shape), scheme)
         self.w2, self.w2_scales = coded_parameters(tuple(self.w2.shape), scheme)
 

@@ -62,12 +62,12 @@ class HoldsCodes(Protocol):
         """What it would ask of the op that multiplies with codes."""
         ...
 
-    def keep_codes(self, ops: OpTable, scheme: str) -> None:
+    def keep_codes(self, ops: OpTable, problem: Problem) -> None:
         """Hold codes from now on. Before weights are loaded; parameters stay on meta.
 
         Args:
             ops: not frozen.
-            scheme: as in the op `gemm.coded`.
+            problem: that of `coded_problem`, possibly with permissions.
         """
         ...
 

@@ -27,6 +27,25 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
 
 
+@op("gemm.gated", major=1, tier=0, features={"bias", "limit"})
+def gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, limit: float | None = None
+) -> Tensor:
+    """Multiply by the matrices of a gate and of what it gates: `gemm.dense`, `act.silu_mul` in one.
+
+    Layers use it where a kernel is quicker than those two one after another.
+
+    Args:
+        x: [T, K]; rows may be strided.
+        weight: [2F, K] in the dtype of x, gate rows first.
+        bias: [2F] in the dtype of x, or None.
+        limit: as in `act.silu_mul`.
+
+    Returns:
+        [T, F] in the dtype of x: silu(gate) * up, each rounded as the two ops round.
+    """
+
+
 @op("gemm.batched", major=1, tier=1)
 def batched(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply each group of a row by a matrix of its own.
@@ -67,11 +86,14 @@ def scaled(
     """
 
 
-@op("gemm.coded", major=1, tier=1, features={"bias"})
+@op("gemm.coded", major=1, tier=1, features={"bias", "rounded_rows"})
 def coded(
     x: Tensor, codes: Tensor, scales: Tensor, scheme: str, bias: Tensor | None = None
 ) -> Tensor:
     """Multiply rows by a weight matrix that stays as checkpoints store it: codes with scales.
+
+    The feature `rounded_rows` is a permission: the kernel may round x as `quant.act` does under
+    `fp8_block128`, since the model was trained to bear it (arXiv:2412.19437, section 3.3).
 
     Args:
         x: [T, K]; rows may be strided.

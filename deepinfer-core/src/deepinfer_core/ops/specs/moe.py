@@ -86,7 +86,7 @@ def experts(
     """
 
 
-@op("moe.coded", major=1, tier=1, features={"limit", "expert_map"})
+@op("moe.coded", major=1, tier=1, features={"limit", "expert_map", "rounded_rows"})
 def coded(
     x: Tensor,
     ids: Tensor,
@@ -100,6 +100,8 @@ def coded(
     expert_map: Tensor | None = None,
 ) -> Tensor:
     """Run each token through experts whose matrices stay codes with scales.
+
+    The permission `rounded_rows` is as in `gemm.coded`, for the rows of both products.
 
     Args:
         x, ids, weights, limit, expert_map: as in `moe.experts`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,12 @@ BLOCKS = {"fp8_block128": 128, "fp8_block32": 32}
 SCHEMES = (*BLOCKS, "mxfp4")
 FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 GROUP = 32
+ROUNDED_GROUP = 128
+ROUNDED_DISTANCE = 1e-2
+"""Of a row from one of two truths, which are about 0.026 apart, relative to its length."""
+FEW = (1, 7, 33)
+MANY = (1, 33, 300)
+"""With so many that rounding them pays."""
 
 
 def gemm_cases(sizes: Sizes) -> Sequence[Case]:
@@ -25,10 +31,10 @@ def gemm_cases(sizes: Sizes) -> Sequence[Case]:
             out_size = sizes.pick("out_features", out_size)
             in_size = sizes.pick("in_features", in_size)
             shape = {"in_features": in_size, "out_features": out_size}
-            for features in (frozenset[str](), frozenset({"bias"})):
+            for features in ((), ("bias",), ("rounded_rows",)):
                 name = "-".join((scheme, f"{in_size}to{out_size}", *features))
-                build = partial(_gemm, scheme, out_size, in_size, "bias" in features)
-                cases.append(Case(name, build, features, shape, scheme=scheme))
+                build = partial(_gemm, scheme, out_size, in_size, frozenset(features))
+                cases.append(_case(name, build, frozenset(features), shape, scheme))
     return list({case.name: case for case in cases}.values())
 
 
@@ -39,30 +45,52 @@ def experts_cases(sizes: Sizes) -> Sequence[Case]:
         "num_experts": sizes.pick("num_experts", 4),
         "top_k": sizes.pick("top_k", 2),
     }
-    variants = (frozenset[str](), frozenset({"limit"}), frozenset({"expert_map"}))
+    variants: tuple[frozenset[str], ...] = (
+        frozenset(),
+        frozenset({"limit"}),
+        frozenset({"expert_map"}),
+        frozenset({"rounded_rows"}),
+    )
     return [
-        Case(
+        _case(
             "-".join((scheme, *features)),
             partial(_experts, scheme, shape, features),
             features,
             shape,
-            scheme=scheme,
+            scheme,
         )
         for scheme in SCHEMES
         for features in variants
     ]
 
 
+def _case(
+    name: str,
+    build: Callable[[Maker, int], Call],
+    features: frozenset[str],
+    shape: dict[str, int],
+    scheme: str,
+) -> Case:
+    return Case(name, build, features, shape, MANY if "rounded_rows" in features else FEW, scheme)
+
+
 def _gemm(
-    scheme: str, out_size: int, in_size: int, biased: bool, make: Maker, num_tokens: int
+    scheme: str,
+    out_size: int,
+    in_size: int,
+    features: frozenset[str],
+    make: Maker,
+    num_tokens: int,
 ) -> Call:
     x = make.rows(num_tokens, in_size)
     codes, scales, weight = _matrix(scheme, make, out_size, in_size)
-    bias = make.normal(out_size) if biased else None
+    bias = make.normal(out_size) if "bias" in features else None
     y = wide(x) @ weight.T
     if bias is not None:
         y = y + wide(bias)
     kwargs = {"x": x, "codes": codes, "scales": scales, "scheme": scheme, "bias": bias}
+    if "rounded_rows" in features:
+        return Call(kwargs, [], check=partial(_check_rows, [y, _rounded_rows(x) @ weight.T]))
     return Call(kwargs, [y])
 
 
@@ -88,13 +116,58 @@ def _experts(
     ids = torch.stack(picks or [torch.empty(0, top_k, device=make.device)]).int()
     kwargs["ids"] = ids = ids.view(num_tokens, top_k)
     kwargs["weights"] = weights = make.normal(num_tokens, top_k, dtype=torch.float32).abs()
-    y = torch.zeros(num_tokens, hidden, dtype=torch.float64)
-    for t in range(num_tokens):
-        for k in range(top_k):
-            if (expert := local[int(ids[t, k])]) >= 0:
-                gate, linear = (up[expert][2] @ wide(x[t])).chunk(2)
-                y[t] += down[expert][2] @ gated(gate, linear, limit) * float(weights[t, k])
-    return Call(kwargs, [y])
+    pairs = [None if expert < 0 else (up[expert][2], down[expert][2]) for expert in local]
+    if "rounded_rows" not in features:
+        return Call(kwargs, [_mixture(wide, x, ids, weights, pairs, limit)])
+    truths = [_mixture(rows, x, ids, weights, pairs, limit) for rows in (wide, _rounded_rows)]
+    return Call(kwargs, [], check=partial(_check_rows, truths))
+
+
+def _mixture(
+    rows: Callable[[Tensor], Tensor],
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    pairs: Sequence[tuple[Tensor, Tensor] | None],
+    limit: float | None,
+) -> Tensor:
+    """What experts give in float64 for rows, which both products see through `rows`."""
+    y = torch.zeros(x.shape, dtype=torch.float64)
+    for expert, pair in enumerate(pairs):
+        tokens, slots = (ids == expert).cpu().nonzero(as_tuple=True)
+        if pair is None or not len(tokens):
+            continue
+        gate, linear = (rows(x[tokens.to(x.device)]) @ pair[0].T).chunk(2, dim=1)
+        out = rows(gated(gate, linear, limit)) @ pair[1].T
+        y.index_add_(0, tokens, out * wide(weights)[tokens, slots, None])
+    return y
+
+
+def _rounded_rows(x: Tensor) -> Tensor:
+    """Rows as they come back from `quant.act` under `fp8_block128`, float64 on the CPU."""
+    groups = [group.float().cpu() for group in torch.split(x, ROUNDED_GROUP, dim=1)]
+    scales = [group.abs().amax(dim=1, keepdim=True) / 448.0 for group in groups]
+    scales = [torch.where(scale > 0, scale, 1.0) for scale in scales]
+    codes = [
+        (group / scale).to(torch.float8_e4m3fn) for group, scale in zip(groups, scales, strict=True)
+    ]
+    pairs = zip(codes, scales, strict=True)
+    return torch.cat([wide(code.float()) * wide(scale) for code, scale in pairs], dim=1)
+
+
+def _check_rows(truths: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Near to one of the truths, row by row."""
+    y = wide(outputs[0])
+    assert y.shape == truths[0].shape, f"shape {tuple(y.shape)}, expected {tuple(truths[0].shape)}"
+    distances = []
+    for truth in truths:
+        lengths = truth.norm(dim=1)
+        off = (y - truth).norm(dim=1) / lengths.clamp(min=1e-30)
+        distances.append(off.nan_to_num(nan=torch.inf).max().item() if len(off) else 0.0)
+    assert min(distances) <= ROUNDED_DISTANCE, (
+        f"rows are up to {distances[0]:.1e} from exact and {distances[1]:.1e} from rounded ones, "
+        f"relative to their lengths; allowed {ROUNDED_DISTANCE}"
+    )
 
 
 def _matrix(
