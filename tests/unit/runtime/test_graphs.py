@@ -111,6 +111,14 @@ def test_requests_that_end_one_after_another_are_launched_by_ever_smaller_sizes(
     assert runtime.num_captures == 4  # 8, 4, 2, 1
 
 
+def test_a_rehearsed_step_gives_the_same_tokens_and_launches_no_graph(make_engine):
+    runtime = RecordingRuntime()
+    engine = make_engine(runtime)
+    engine.runner.graphs.logits = engine.runner.graphs.rehearse
+    assert tokens(engine, PROMPTS[:3]) == tokens(make_engine(), PROMPTS[:3])
+    assert (runtime.num_captures, runtime.num_replays) == (0, 0)
+
+
 def test_fillers_write_nothing(make_engine):
     """Both pools are equal byte by byte after every step, slots of no request included."""
     runtime = RecordingRuntime()

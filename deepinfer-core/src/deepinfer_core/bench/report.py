@@ -24,14 +24,23 @@ def write_report(report: Mapping[str, Any], directory: Path) -> list[Path]:
     Raises:
         ConfigError: the directory cannot be written to.
     """
-    path = directory / JSON_NAME
+    path = write_json(report, directory / JSON_NAME)
+    plot = directory / PLOT_NAME
+    return [path, plot] if draw_plot(report, plot) else [path]
+
+
+def write_json(report: Mapping[str, Any], path: Path) -> Path:
+    """Write a report into a file, whose directory is made if need be.
+
+    Raises:
+        ConfigError: the directory cannot be written to.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written: {error}", field="--output") from error
-    plot = directory / PLOT_NAME
-    return [path, plot] if draw_plot(report, plot) else [path]
+    return path
 
 
 def draw_plot(report: Mapping[str, Any], path: Path) -> bool:

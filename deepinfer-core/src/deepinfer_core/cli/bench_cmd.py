@@ -1,4 +1,4 @@
-"""`deepinfer bench`: latency and throughput, beside what the machine would allow."""
+"""`deepinfer bench`: latency and throughput, beside what the machine would allow, and the rest."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from deepinfer_core.cli.bench_ops_cmd import ops, protocol
+from deepinfer_core.cli.bench_parts import (
+    ModelArgument,
+    number,
+    numbers,
+    row,
+    table,
+    with_model,
+)
 from deepinfer_core.cli.options import Command, JsonOption, with_options
 from deepinfer_core.cli.render import print_json, stderr
-from deepinfer_core.config import EngineConfig
 from deepinfer_core.config_sources import ResolvedConfig
-from deepinfer_core.errors import ConfigError
 from deepinfer_core.plugin_api import load_target
 
 # Measuring needs torch, which takes seconds to import; other commands should not wait.
@@ -22,12 +28,6 @@ RUN = "deepinfer_core.bench.run:run_bench"
 OPTIONS = "deepinfer_core.bench.run:BenchOptions"
 WRITE = "deepinfer_core.bench.report:write_report"
 
-ModelArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL", help="Directory, GGUF file or hub id; or --model.", show_default=False
-    ),
-]
 PromptLens = Annotated[str, typer.Option(help="Lengths of the prompts served one at a time.")]
 Concurrency = Annotated[str, typer.Option(help="Numbers of requests served at once.")]
 PromptLen = Annotated[int, typer.Option(help="Tokens of each prompt of throughput.", min=1)]
@@ -43,9 +43,15 @@ _LENS, _COUNTS = "128,512,2048", "1,4,16,64"
 
 
 def register(app: typer.Typer) -> None:
-    """Add `deepinfer bench latency|throughput|all`."""
+    """Add `deepinfer bench latency|throughput|all|ops|protocol`."""
     bench = typer.Typer(help="Measure speed.", no_args_is_help=True)
-    commands: dict[str, Command] = {"latency": latency, "throughput": throughput, "all": both}
+    commands: dict[str, Command] = {
+        "latency": latency,
+        "throughput": throughput,
+        "all": both,
+        "ops": ops,
+        "protocol": protocol,
+    }
     for name, command in commands.items():
         bench.command(name)(with_options(command, model_required=False))
     app.add_typer(bench, name="bench")
@@ -70,7 +76,7 @@ def latency(
       deepinfer bench latency ./Qwen3-0.6B --prompt-lens 128,1024 --dtype bfloat16 --json
     """
     fields = {
-        "prompt_lens": _ints(prompt_lens, "--prompt-lens"),
+        "prompt_lens": numbers(prompt_lens, "--prompt-lens"),
         "concurrency": (),
         "output_len": output_len,
         "repeats": repeats,
@@ -100,7 +106,7 @@ def throughput(
     """
     fields = {
         "prompt_lens": (),
-        "concurrency": _ints(concurrency, "--concurrency"),
+        "concurrency": numbers(concurrency, "--concurrency"),
         "prompt_len": prompt_len,
         "output_len": output_len,
         "repeats": repeats,
@@ -130,8 +136,8 @@ def both(
       deepinfer bench all --model ./Qwen3-0.6B --batch-invariant --repeats 5 --json
     """
     fields = {
-        "prompt_lens": _ints(prompt_lens, "--prompt-lens"),
-        "concurrency": _ints(concurrency, "--concurrency"),
+        "prompt_lens": numbers(prompt_lens, "--prompt-lens"),
+        "concurrency": numbers(concurrency, "--concurrency"),
         "prompt_len": prompt_len,
         "output_len": output_len,
         "repeats": repeats,
@@ -148,7 +154,7 @@ def _run(
     *,
     as_json: bool,
 ) -> None:
-    config = _with_model(engine, path)
+    config = with_model(engine, path)
     options = load_target(OPTIONS)(**fields)
     with stderr().status("starting") as status:
         report = load_target(RUN)(config, options, tell=status.update)
@@ -161,29 +167,6 @@ def _run(
         stderr().print(f"wrote {path_written}", markup=False, soft_wrap=True)
     if output is not None and len(written) < 2:
         stderr().print("no plot: pip install 'deepinfer-core[plot]'", markup=False)
-
-
-def _with_model(engine: ResolvedConfig, path: str | None) -> EngineConfig:
-    """The configuration with the model that was named, once, as an argument or a setting."""
-    source = engine.sources["model.model"]
-    if path is None:
-        if source == "nowhere":
-            raise ConfigError("no model: give a path, as an argument or with --model")
-        return engine.config
-    if source.startswith("flag"):
-        raise ConfigError("given twice", field="model.model", value=path, source=source)
-    tree = engine.config.model_dump()
-    tree["model"]["model"] = path
-    return EngineConfig.from_tree(tree)
-
-
-def _ints(text: str, option: str) -> tuple[int, ...]:
-    """Numbers above 0, separated by commas, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        allowed = "numbers above 0, separated by commas"
-        raise ConfigError("not a list of sizes", field=option, value=text, allowed=allowed)
-    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -213,69 +196,54 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _latency_table(results: list[dict[str, Any]]) -> Table:
-    table = _table(
+    shown = table(
         "One request alone: ms to the first token, ms per token after it",
         "prompt", "first", "best", "prompt tok/s", "per token", "best", "tok/s",
     )  # fmt: skip
     for r in results:
         decode = r["decode"]
-        _row(
-            table, r["prompt_len"], r["ttft_ms"], r["best_ttft_ms"], r["prompt_tokens_per_s"],
+        row(
+            shown, r["prompt_len"], r["ttft_ms"], r["best_ttft_ms"], r["prompt_tokens_per_s"],
             decode["step_ms"], decode["best_step_ms"], decode["tokens_per_s"],
         )  # fmt: skip
-    return table
+    return shown
 
 
 def _throughput_table(results: list[dict[str, Any]]) -> Table:
     first = results[0]
-    table = _table(
+    shown = table(
         f"Many requests at once, {first['prompt_len']} tokens in and {first['output_len']} out: "
         "tokens per second",
         "requests", "seconds", "all", "output", "in decode", "GEMMs alone", "preempted",
     )  # fmt: skip
     for r in results:
         decode = r["decode"]
-        _row(
-            table, r["num_requests"], r["elapsed_s"], r["total_tokens_per_s"],
+        row(
+            shown, r["num_requests"], r["elapsed_s"], r["total_tokens_per_s"],
             r["output_tokens_per_s"], decode["tokens_per_s"], decode["gemm_tokens_per_s"],
             r["num_preemptions"],
         )  # fmt: skip
-    return table
+    return shown
 
 
 def _decode_table(decodes: dict[str, dict[str, Any]]) -> Table:
-    table = _table(
+    shown = table(
         "A decode step: ms of its parts, MB that it reads, share of the read bandwidth",
         "requests", "step", "forward", "GEMMs", "sampler", "engine", "weights", "KV", "GB/s",
         "share",
     )  # fmt: skip
     for label, d in decodes.items():
-        _row(
-            table, label, d["step_ms"], d["parts_ms"]["forward"], d["gemm_ms"],
+        row(
+            shown, label, d["step_ms"], d["parts_ms"]["forward"], d["gemm_ms"],
             d["parts_ms"]["sampler"], d["engine_ms"], _mb(d["weight_bytes"]), _mb(d["kv_bytes"]),
             _gb(d["bytes_per_s"]), f"{d['bandwidth_fraction']:.0%}",
         )  # fmt: skip
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _row(table: Table, *cells: object) -> None:
-    table.add_row(*(_number(cell) if isinstance(cell, float) else str(cell) for cell in cells))
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return shown
 
 
 def _mb(num_bytes: int) -> str:
-    return _number(num_bytes / 1e6)
+    return number(num_bytes / 1e6)
 
 
 def _gb(num_bytes: float) -> str:
-    return _number(num_bytes / 1e9)
+    return number(num_bytes / 1e9)

@@ -56,14 +56,14 @@ class Sampler:
         device = torch.device(device)
 
         def bind(name: str) -> Callable[..., Any]:
-            return ops.bind(name, dtype="float32", role="sampler", vocab_size=vocab_size).fn
+            return ops.bind(name, dtype="float32", role="sampler", vocab_size=vocab_size)
 
         self._vocab_size = vocab_size
         self._device = device
         self._stages_op = bind("sample.stages")
         self._draw_op = bind("sample.draw")
         self._logprobs_op = bind("sample.logprobs")
-        self.verify_op = ops.bind("spec.verify", dtype="int32", role="sampler").fn
+        self.verify_op = ops.bind("spec.verify", dtype="int32", role="sampler")
         self._rows = RowState(max_num_seqs, device)
         mask_op = bind("sample.mask")
         self._penalties = Penalties(bind("sample.penalties"), vocab_size=vocab_size, device=device)
