@@ -23,7 +23,9 @@ def deepinfer_plugin_info():
 @hookimpl
 def deepinfer_kernels(device):
     del device
-    return [replace(k, caps=_on_cpu(k.caps)) for k in plugin.deepinfer_kernels(DeviceInfo("cuda"))]
+    kernels = plugin.deepinfer_kernels(DeviceInfo("cuda"))
+    in_triton = [kernel for kernel in kernels if kernel.provider.startswith("cuda.triton")]
+    return [replace(kernel, caps=_on_cpu(kernel.caps)) for kernel in in_triton]
 
 
 def _on_cpu(caps):

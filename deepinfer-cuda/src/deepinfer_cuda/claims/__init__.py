@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_cuda.claims import attention, rows
+from deepinfer_cuda.claims import attention, dense, rows
 
 
 def all_kernels() -> list[KernelSpec]:
-    return [*rows.KERNELS, *attention.KERNELS]
+    return [*rows.KERNELS, *dense.KERNELS, *attention.KERNELS]

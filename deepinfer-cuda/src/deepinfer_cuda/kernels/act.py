@@ -7,11 +7,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
+
 BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul(x_ptr, y_ptr, x_stride, size, limit, HAS_LIMIT: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul(
+    x_ptr,
+    y_ptr,
+    x_stride,
+    size,
+    limit,
+    HAS_LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    let_next_start(OVERLAP)
+    wait_for_inputs(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < size
@@ -31,6 +44,13 @@ def silu_mul(x: Tensor, limit: float | None = None) -> Tensor:
     if y.numel():
         grid = (num_rows, triton.cdiv(size, BLOCK))
         _silu_mul[grid](
-            x, y, x.stride(0), size, limit or 0.0, HAS_LIMIT=limit is not None, BLOCK=BLOCK
+            x,
+            y,
+            x.stride(0),
+            size,
+            limit or 0.0,
+            HAS_LIMIT=limit is not None,
+            BLOCK=BLOCK,
+            **overlap(x.device),
         )
     return y

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
+
 
 @triton.jit
 def _rms(
@@ -22,7 +24,10 @@ def _rms(
     HAS_RESIDUAL: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_start(OVERLAP)
+    wait_for_inputs(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < size
@@ -64,6 +69,7 @@ def rms(
         HAS_WEIGHT=weight is not None,
         BLOCK=block,
         num_warps=num_warps(block),
+        **overlap(x.device),
     )
     return y, total
 

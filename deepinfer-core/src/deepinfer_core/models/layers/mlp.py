@@ -49,7 +49,27 @@ class GatedMLP(nn.Module):
             intermediate_size=share.size_of(intermediate_size),
         )
 
+        self.fused = None
+        if self.gate_up_proj.gemm.prepare_fn is None:  # the weight stays as it is
+            self.fused = ops.bind_fused(
+                "gemm.gated",
+                dtype=dtype,
+                role="mlp.gate_up",
+                features=(*(("bias",) if bias else ()), *(() if limit is None else ("limit",))),
+                in_features=hidden_size,
+                intermediate_size=share.size_of(intermediate_size),
+            )
+
     def forward(self, x: Tensor) -> Tensor:
         """[T, C] -> [T, C]."""
-        y: Tensor = self.down_proj(self.silu_mul(self.gate_up_proj(x), self.limit))
+        y: Tensor = self.down_proj(self._gated(x))
+        return y
+
+    def _gated(self, x: Tensor) -> Tensor:
+        both, gated = self.gate_up_proj, self.fused
+        y: Tensor = (
+            self.silu_mul(both(x), self.limit)
+            if gated is None or both.scale is not None
+            else gated(x, both.weight, both.bias, self.limit)
+        )
         return y

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, dtype
 
 from deepinfer_core.host_machine import cpu_features
+from deepinfer_core.ops.reference.act import silu_mul
 from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.quant import find_scheme
 from deepinfer_core.plugin_api.kernel import Problem
@@ -31,6 +32,13 @@ MIN_PACKED_ROWS = 4
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.dense`."""
     return linear(x, weight, bias)
+
+
+def gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, limit: float | None = None
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.gated`."""
+    return silu_mul(linear(x, weight, bias), limit)
 
 
 def batched(x: Tensor, weight: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor, dtype
 
 from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.gemm import has_native_float16, linear, multiply_scaled
+from deepinfer_core.ops.reference.invariant_act import silu_mul
 
 TILE = 16
 """Rows of a product. A row costs least with many, a lone row with few; 16 is near both."""
@@ -21,6 +22,13 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     padded[:num_rows] = x
     tiles = [linear(rows, weight, bias) for rows in torch.split(padded, tile)]
     return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:num_rows]
+
+
+def gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, limit: float | None = None
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.gemm.gated`."""
+    return silu_mul(dense(x, weight, bias), limit)
 
 
 def coded(

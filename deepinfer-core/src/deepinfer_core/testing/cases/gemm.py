@@ -23,7 +23,7 @@ SCHEMES: dict[str, tuple[torch.dtype, float, int | None]] = {
 
 def dense_cases(sizes: Sizes) -> Sequence[Case]:
     cases = []
-    for out_size, in_size in ((96, 64), (33, 57), (576, 1536)):
+    for out_size, in_size in ((96, 64), (33, 57), (576, 1536), (40, 2048)):
         out_size = sizes.pick("out_features", out_size)
         in_size = sizes.pick("in_features", in_size)
         shape = {"in_features": in_size, "out_features": out_size}
@@ -31,6 +31,21 @@ def dense_cases(sizes: Sizes) -> Sequence[Case]:
         cases.append(Case(name, partial(_dense, out_size, in_size, False), sizes=shape))
         biased = partial(_dense, out_size, in_size, True)
         cases.append(Case(f"{name}-bias", biased, frozenset({"bias"}), shape))
+    return list({case.name: case for case in cases}.values())
+
+
+def gated_cases(sizes: Sizes) -> Sequence[Case]:
+    cases = []
+    for half, in_size in ((40, 57), (72, 512)):
+        shape = {
+            "in_features": sizes.pick("in_features", in_size),
+            "intermediate_size": sizes.pick("intermediate_size", half),
+        }
+        name = "{in_features}to{intermediate_size}".format(**shape)
+        for feature in ("plain", "bias", "limit"):
+            wanted = frozenset({feature} - {"plain"})
+            build = partial(_gated, shape, feature)
+            cases.append(Case(f"{name}-{feature}", build, wanted, shape))
     return list({case.name: case for case in cases}.values())
 
 
@@ -83,6 +98,22 @@ def _dense(out_size: int, in_size: int, biased: bool, make: Maker, num_tokens: i
     if bias is not None:
         y = y + wide(bias)
     return Call({"x": x, "weight": weight, "bias": bias}, [y])
+
+
+def _gated(shape: Mapping[str, int], feature: str, make: Maker, num_tokens: int) -> Call:
+    size, half = shape["in_features"], shape["intermediate_size"]
+    x = make.rows(num_tokens, size)
+    weight = make.normal(2 * half, size, scale=size**-0.5)
+    bias = make.normal(2 * half) if feature == "bias" else None
+    limit = 0.5 if feature == "limit" else None
+    both = wide(x) @ wide(weight).T
+    if bias is not None:
+        both = both + wide(bias)
+    gate, up = both.chunk(2, dim=1)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    kwargs = {"x": x, "weight": weight, "bias": bias, "limit": limit}
+    return Call(kwargs, [gate / (1 + torch.exp(-gate)) * up])
 
 
 def _batched(shape: Mapping[str, int], is_turned: bool, make: Maker, num_tokens: int) -> Call:
@@ -179,6 +210,7 @@ def _spread(scales: Tensor, size: int, group: int | None) -> Tensor:
 
 OPS = {
     "gemm.dense": OpCases(dense_cases, rows=("x",)),
+    "gemm.gated": OpCases(gated_cases, rows=("x",)),
     "gemm.batched": OpCases(batched_cases, rows=("x",)),
     "quant.act": OpCases(quant_cases, rows=("x",)),
     "gemm.scaled": OpCases(scaled_cases, rows=("q", "scales")),

@@ -1,0 +1,61 @@
+"""The kernel for products of few rows: how it is launched, and that it compiles without a GPU."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from deepinfer_cuda.heuristics_skinny import MAX_HELD, MAX_SKINNY_ROWS, skinny_launch
+
+triton = pytest.importorskip("triton")
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+HOPPER, RTX = 232_448, 101_376
+COMPILE = """
+import sys
+from pathlib import Path
+from deepinfer_cuda.compiled import compile_source
+names = ("PIECE", "STAGES", "FILLERS", "GROUPS", "HELD", "GATED", "IS_HALF")
+constants = tuple(zip(names, map(int, sys.argv[3:]), strict=True))
+Path(sys.argv[2]).write_bytes(compile_source("skinny", constants, sys.argv[1]))
+"""
+
+
+def test_what_was_measured_on_an_h200_stays():
+    launch = skinny_launch(1, 4096, 132, HOPPER)
+    assert (launch.piece, launch.num_stages, launch.num_fillers) == (1024, 6, 2)
+    assert (launch.pieces_held, launch.num_blocks) == (4, 132)
+
+
+@pytest.mark.parametrize("shared_bytes", [HOPPER, RTX])
+@pytest.mark.parametrize("size", [256, 768, 1536, 4096, 7168, 12288])
+def test_a_ring_fits_and_pieces_fill_the_row(size, shared_bytes):
+    launch = skinny_launch(5, size, 100, shared_bytes)
+    assert size % launch.piece == 0 and launch.piece % 256 == 0
+    assert launch.num_stages >= 2 and launch.shared_bytes <= shared_bytes
+    assert launch.pieces_held in (1, size // launch.piece) and launch.pieces_held <= MAX_HELD
+
+
+@pytest.mark.parametrize(("rows", "size"), [(0, 4096), (MAX_SKINNY_ROWS + 1, 4096), (1, 4100)])
+def test_other_products_are_not_for_it(rows, size):
+    assert skinny_launch(rows, size, 132, HOPPER) is None
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize(("held", "gated", "half"), [(1, 0, 0), (MAX_HELD, 1, 0), (4, 1, 1)])
+def test_it_compiles_and_spills_no_registers(arch, held, gated, half, run_program, tmp_path):
+    file = tmp_path / "skinny.cubin"
+    run_program("-c", COMPILE, arch, file, 1024, 2, 2, 1, held, gated, half)
+    usage = subprocess.run([TOOL, "-res-usage", file], capture_output=True, text=True).stdout
+    assert re.findall(r"STACK:(\d+)", usage) == ["0"]
+
+
+def test_what_does_not_compile_says_why(run_program):
+    code = """
+from deepinfer_cuda.compiled import compile_source
+from deepinfer_core.errors import PlatformError
+try:
+    compile_source("skinny", (("PIECE", 1024),), "sm_90")
+except PlatformError as error:
+    print(error)
+"""
+    assert re.search(r"skinny does not compile for sm_90: .*STAGES", run_program("-c", code), re.S)
