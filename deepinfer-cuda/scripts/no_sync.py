@@ -11,8 +11,9 @@ import traceback
 from pathlib import Path
 
 import torch
+from deepinfer_core.bench.steps import decoding
 from deepinfer_core.engine import Engine
-from dummy_engine import finish, start_decoding, start_engine
+from dummy_engine import start_engine
 
 BATCHES = (1, 8, 32)
 NUM_STEPS = 16
@@ -23,22 +24,22 @@ def find_hidden_wait(engine: Engine, batch: int, *, context: int = 64) -> str | 
 
     The engine is of no use after a wait was found: the step that waited has no result.
     """
-    requests = start_decoding(engine, batch, context=context, num_steps=NUM_STEPS)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(NUM_STEPS):
-            engine.advance()
+        with decoding(engine, batch, context=context, num_steps=NUM_STEPS):
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                for _ in range(NUM_STEPS):
+                    engine.advance()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
     except RuntimeError:
         return traceback.format_exc()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    finish(engine, requests)
     return None
 
 
 def main() -> int:
-    engine = start_engine(Path(sys.argv[1]))
+    engine = start_engine(Path(sys.argv[1])).engine
     for batch in BATCHES:
         wait = find_hidden_wait(engine, batch)
         print(f"batch {batch}: {wait or f'no hidden wait in {NUM_STEPS} steps'}", flush=True)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepinfer_core.bench.steps import decoding
 from deepinfer_core.engine import Engine
-from dummy_engine import finish, start_decoding, start_engine
+from dummy_engine import start_engine
 
 BATCHES = (1, 8, 32, 128)
 CONTEXT = 1024
@@ -186,13 +187,12 @@ def _draw_steps(axes: Any, work: Sequence[Work]) -> None:
 def main() -> None:
     directory, out = Path(sys.argv[1]), Path(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
-    engine = start_engine(directory)
+    engine = start_engine(directory).engine
     works: dict[int, list[Work]] = {}
     results = []
     for batch in BATCHES:
-        requests = start_decoding(engine, batch, context=CONTEXT, num_steps=3 * NUM_STEPS)
-        events, plain_ms = trace_steps(engine)
-        finish(engine, requests)
+        with decoding(engine, batch, context=CONTEXT, num_steps=2 * NUM_STEPS):
+            events, plain_ms = trace_steps(engine)
         works[batch] = read_trace(events)
         results.append({"batch": batch, "untraced_ms": plain_ms, **asdict(find_idle(works[batch]))})
         print(json.dumps(results[-1]), flush=True)

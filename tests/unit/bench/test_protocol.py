@@ -13,11 +13,16 @@ from deepinfer_core.cli import bench_cmd
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.config_sources import resolve_config
 from deepinfer_core.errors import ConfigError
+from deepinfer_core.plugins import PluginHost
 from typer.testing import CliRunner
 
 DECODE = {"test", "batch", "inp", "out", "step_ms", "tok_s", "e2e_s", "prefill_s", "spread"}
 TTFT = {"test", "batch", "inp", "ttft_ms", "best_ms", "tok_s"}
 ROOFLINE = {"roof_ms", "mem_ms", "flop_ms", "gb", "of_roof"}
+
+
+def core_alone():
+    return PluginHost(load_entry_points=False)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +62,7 @@ def test_what_is_no_test_is_refused(text):
 def test_results_say_what_others_say(config):
     emitted = []
     report = run_protocol(config, parse_tests("lat:2:8:9,ttft:1:30,thr:3:8:5"), repeats=1,
-                          emit=emitted.append)  # fmt: skip
+                          host=core_alone(), emit=emitted.append)  # fmt: skip
     decode, ttft, throughput = emitted
     assert report["results"] == emitted
     assert set(decode) == DECODE | ROOFLINE | {"engine", "model"}
@@ -73,7 +78,7 @@ def test_results_say_what_others_say(config):
 
 
 def test_a_test_that_does_not_fit_does_not_end_the_others(config):
-    report = run_protocol(config, parse_tests("ttft:1:9999,ttft:1:8"), repeats=1)
+    report = run_protocol(config, parse_tests("ttft:1:9999,ttft:1:8"), repeats=1, host=core_alone())
     failed, passed = report["results"]
     assert "PromptTooLongError" in failed["error"]
     assert (failed["length"], passed["inp"]) == (9999, 8)
@@ -84,7 +89,7 @@ def test_random_weights_need_no_tokenizer(model_dir, tmp_path):
     config = EngineConfig.from_flat(
         str(tmp_path), load_format="dummy", dtype="float32", num_blocks=100, max_num_seqs=8
     )
-    report = run_protocol(config, parse_tests("ttft:1:8"), repeats=1)
+    report = run_protocol(config, parse_tests("ttft:1:8"), repeats=1, host=core_alone())
     assert report["results"][0]["ttft_ms"] > 0
     assert report["model"]["random_weights"] is True
 
@@ -98,7 +103,8 @@ def test_settings_that_were_given_win_over_those_of_the_protocol(model_dir):
 
 
 def test_steps_stand_beside_their_ops(config):
-    report = measure_ops(config, OpsOptions(batches=(1, 3), context=9, prompts=(20,)))
+    options = OpsOptions(batches=(1, 3), context=9, prompts=(20,))
+    report = measure_ops(config, options, host=core_alone())
     assert [s["label"] for s in report["steps"]] == [
         "decode, 1 x 9",
         "decode, 3 x 9",

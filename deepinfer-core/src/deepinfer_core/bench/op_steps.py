@@ -22,6 +22,7 @@ from deepinfer_core.bench.open_engine import Opened, open_engine
 from deepinfer_core.bench.steps import add_prompts, decoding, random_ids, recording, run_out
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.plugin_api.kernel import Problem
+from deepinfer_core.plugins import PluginHost
 
 SCHEMA = 1
 NUM_STEPS = 16
@@ -63,9 +64,16 @@ class StepReport:
 
 
 def measure_ops(
-    config: EngineConfig, options: OpsOptions, *, tell: Callable[[str], None] = lambda what: None
+    config: EngineConfig,
+    options: OpsOptions,
+    *,
+    host: PluginHost | None = None,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
     """Load a model and look at some of its steps. Blocks for as long as that takes.
+
+    Args:
+        host, tell: as of `run_protocol`.
 
     Returns:
         Plain JSON values: `machine`, `model`, `ceilings`, and `steps` with their ops.
@@ -75,7 +83,7 @@ def measure_ops(
         ConfigError, ModelLoadError, PlatformError, PluginError: the model cannot be loaded.
     """
     tell(f"loading {config.model.model}")
-    opened = open_engine(config)
+    opened = open_engine(config, host)
     tell("copying and multiplying")
     ceilings = ceilings_for(opened)
     steps = []

@@ -37,13 +37,16 @@ class Opened:
     """For a report."""
 
 
-def open_engine(config: EngineConfig) -> Opened:
+def open_engine(config: EngineConfig, host: PluginHost | None = None) -> Opened:
     """Load a model. Random weights need no tokenizer beside the configuration.
+
+    Args:
+        host: plugins already loaded; default: those that the configuration allows.
 
     Raises:
         ConfigError, ModelLoadError, PlatformError, PluginError: as `Engine.from_config`.
     """
-    host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
+    host = host or PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
     runtime = host.device_runtime(host.find_device(config.device.kind))
     with tempfile.TemporaryDirectory() as directory:
         engine = Engine.from_config(_with_tokenizer(config, Path(directory)), host)

@@ -31,6 +31,7 @@ from deepinfer_core.bench.steps import (
 )
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.errors import ConfigError, DeepInferError
+from deepinfer_core.plugins import PluginHost
 
 SCHEMA = 1
 SETS = {
@@ -74,12 +75,15 @@ def run_protocol(
     *,
     repeats: int = 3,
     seed: int = 0,
+    host: PluginHost | None = None,
     tell: Callable[[str], None] = lambda what: None,
     emit: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Any]:
     """Load a model and run tests one after another. Blocks for as long as that takes.
 
     Args:
+        host: plugins already loaded; default: those that the configuration allows.
+        tell: called with what is running now.
         emit: called with the result of each test when it is there; one that cannot be run has
             an `error`.
 
@@ -91,7 +95,7 @@ def run_protocol(
     """
     tell(f"loading {config.model.model}")
     begun = time.perf_counter()
-    opened = open_engine(config)
+    opened = open_engine(config, host)
     wait_for(opened.device)
     start_s = time.perf_counter() - begun
     tell("copying and multiplying")
