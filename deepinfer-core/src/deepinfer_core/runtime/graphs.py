@@ -8,6 +8,7 @@ plan and no sampling.
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,11 +21,14 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import OpChoice
 from deepinfer_core.plugin_api.device import CapturedGraph, DeviceRuntime
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
+from deepinfer_core.runtime.recorded_sizes import RecordedSizes
 
 logger = logging.getLogger(__name__)
 
 MAX_SIZE = 256
 """Larger steps take so long that launching them op by op hides behind the work."""
+MAX_AHEAD_S = 10.0
+"""For recording before the first request; what is left is recorded when it is used."""
 
 
 def graph_sizes(max_num_seqs: int) -> list[int]:
@@ -52,12 +56,20 @@ class DecodeGraphs:
     Args:
         max_num_seqs: most requests of a step.
         max_len: most tokens of a request.
+        earlier: what earlier runs recorded; what this one records is added.
     """
 
     def __init__(
-        self, model: Model, device: DeviceRuntime, *, max_num_seqs: int, max_len: int
+        self,
+        model: Model,
+        device: DeviceRuntime,
+        *,
+        max_num_seqs: int,
+        max_len: int,
+        earlier: RecordedSizes | None = None,
     ) -> None:
         self._model, self._device, self._max_len = model, device, max_len
+        self._earlier = earlier
         self._sizes = graph_sizes(max_num_seqs)
         self._batch: ForwardBatch | None = None
         """Of the largest size; those of smaller ones are its first rows."""
@@ -72,16 +84,28 @@ class DecodeGraphs:
         count = len(batch.input_ids)
         static = self._filled(batch)
         size = len(static.input_ids)
-        if size not in self._recorded:
-            try:
-                self._recorded[size] = self._record(static)
-            except torch.OutOfMemoryError as error:
-                logger.warning("steps of %d tokens run op by op: %s", size, error)
-                self._refused.add(size)
-                return None
+        if size not in self._recorded and not self._record(static):
+            return None
         graph, results = self._recorded[size]
         graph.replay()
         return results[0][:count]
+
+    def record_ahead(self, like: ForwardBatch) -> None:
+        """Record what earlier runs recorded, before there are requests. Blocks, not for long.
+
+        Args:
+            like: any step of this runner; of it only shapes, device and caches count.
+        """
+        if self._earlier is None or not self._earlier.sizes:
+            return
+        self._batch = self._allocate(like)
+        begun, slowest_s = time.perf_counter(), 0.0
+        for size in self._earlier.sizes:
+            start = time.perf_counter()
+            if size in self._sizes and start - begun + slowest_s < MAX_AHEAD_S:
+                self._record(_first_rows(self._batch, size))
+                slowest_s = max(slowest_s, time.perf_counter() - start)
+        logger.info("recorded steps ahead in %.1f s", time.perf_counter() - begun)
 
     def rehearse(self, batch: ForwardBatch) -> Tensor:
         """What `logits` would give, by the same kernels on the same tensors, launched op by op.
@@ -101,15 +125,24 @@ class DecodeGraphs:
     def _size_for(self, count: int) -> int:
         return self._sizes[bisect_left(self._sizes, count)]
 
-    def _record(self, static: ForwardBatch) -> tuple[CapturedGraph, list[Tensor]]:
-        results: list[Tensor] = []
+    def _record(self, static: ForwardBatch) -> bool:
+        """Whether there was memory for it."""
+        size, results = len(static.input_ids), list[Tensor]()
 
         def forward() -> None:
             results[:] = [self._forward(static)]
 
-        graph = self._device.capture(forward)
-        logger.info("recorded a step of %d tokens", len(static.input_ids))
-        return graph, results
+        try:
+            graph = self._device.capture(forward)
+        except torch.OutOfMemoryError as error:
+            logger.warning("steps of %d tokens run op by op: %s", size, error)
+            self._refused.add(size)
+            return False
+        self._recorded[size] = graph, results
+        if self._earlier is not None:
+            self._earlier.add(size)
+        logger.info("recorded a step of %d tokens", size)
+        return True
 
     def _forward(self, static: ForwardBatch) -> Tensor:
         metas = [replace(meta, plans={}) for meta in static.attention.groups]
@@ -126,20 +159,21 @@ class DecodeGraphs:
         return static
 
     def _allocate(self, like: ForwardBatch) -> ForwardBatch:
-        """Tensors for the largest size, with tables for the longest request."""
+        """The largest size, with tables for the longest request, of tokens that are of none."""
         size, device = self._sizes[-1], like.input_ids.device
         positions = torch.zeros(size, dtype=torch.int64, device=device)
 
-        def ints(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
+        def ints(*shape: int, value: int = 0) -> Tensor:
+            return torch.full(shape, value, dtype=torch.int32, device=device)
 
-        bounds, seq_lens = torch.arange(size + 1, dtype=torch.int32, device=device), ints(size)
+        bounds = torch.arange(size + 1, dtype=torch.int32, device=device)
+        seq_lens = ints(size, value=1)
         groups = [
             AttentionMeta(
                 cu_seqlens_q=bounds,
                 seq_lens=seq_lens,
                 block_tables=ints(size, -(-self._max_len // meta.block_size)),
-                slot_mapping=ints(size),
+                slot_mapping=ints(size, value=-1),
                 positions=positions,
                 block_size=meta.block_size,
                 query_lens=[1] * size,
@@ -147,7 +181,7 @@ class DecodeGraphs:
             )
             for meta in like.attention.groups
         ]
-        history = None if like.history is None else ints(size, like.history.shape[1])
+        history = None if like.history is None else ints(size, like.history.shape[1], value=-1)
         attention = AttentionBatch(groups, like.attention.cache_groups, like.attention.caches)
         return ForwardBatch(ints(size), positions, attention, history=history)
 
