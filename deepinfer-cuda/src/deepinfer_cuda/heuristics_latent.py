@@ -10,6 +10,8 @@ MAX_SHARES = 64
 """Of one cache: what a merge can take."""
 SHARE_COST = 0.08
 """Of one more share of a cache, as a part of reading that cache whole."""
+HOPPER = 9
+"""Of compute capabilities."""
 INVARIANT_SHARES = 16
 INVARIANT_MIN_SHARE = 512
 """Keys of a share, where a row's bits must not depend on its batch: up to this length a cache is
@@ -47,7 +49,7 @@ def latent_launch(
     kv_rank: int,
     rope_head_dim: int,
     dtype: str,
-    shared_bytes: int,
+    major: int,
     *,
     is_decode: bool,
     invariant: bool,
@@ -55,12 +57,14 @@ def latent_launch(
     """For `num_queries` queries of `num_heads` heads each.
 
     Args:
-        shared_bytes: of shared memory that the device has for one program.
+        major: of the device's compute capability.
         is_decode: every request has one query.
         invariant: a row's bits must not depend on the others, nor on `is_decode`.
     """
     is_wide = dtype == "float32"
-    is_large = shared_bytes >= LARGE_SHARED_BYTES and not is_wide
+    # Products of 64 rows take operands from shared memory there. Older devices hold them in
+    # registers, newer ones the values in a memory of 512 columns: both too small for that many.
+    is_large = major == HOPPER and not is_wide
     rank = max(4 * MIN_TILE, _power_of_2(kv_rank))  # in quarters
     rope = max(MIN_TILE, _power_of_2(rope_head_dim))
     rows = 64 if is_large else MIN_TILE

@@ -24,5 +24,6 @@ KERNELS = (
         laws=LAWS - {"graph_safe"},
         plan="latent_prefill:plan",
     ),
+    claim("attn.latents", "latent_rows:latents", "interleaved", "strided_cache"),
     claim("gemm.batched", "batched:batched", laws=LAWS),
 )

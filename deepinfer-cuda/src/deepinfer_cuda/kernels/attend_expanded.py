@@ -23,7 +23,7 @@ def gather_kernel(
     DIMS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots_ptr + row)
+    slot = tl.load(slots_ptr + row).to(tl.int64)
     dims = tl.arange(0, DIMS)
     is_dim = dims < WIDTH
     place = tl.maximum(slot, 0)

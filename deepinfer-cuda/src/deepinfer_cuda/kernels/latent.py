@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deepinfer_cuda.heuristics_latent import LatentLaunch, latent_launch
 from deepinfer_cuda.kernels.attend_latent import latent_kernel, merge_latents_kernel
-from deepinfer_cuda.kernels.limits import dtype_name, shared_bytes
+from deepinfer_cuda.kernels.limits import dtype_name, major
 
 MAX_PARTIAL_BYTES = 2**28
 """Of results of shares at a time; a step with more is worked off in parts."""
@@ -74,7 +74,7 @@ def _plan(num_heads: int, dtype: str, meta: AttentionMeta, *, invariant: bool) -
         return None
     device = meta.cu_seqlens_q.device
     modes = {"is_decode": False, "invariant": invariant}
-    launch = latent_launch(0, num_heads, 1, 1, dtype, shared_bytes(device), **modes)
+    launch = latent_launch(0, num_heads, 1, 1, dtype, major(device), **modes)
     size = launch.queries
     num_tiles = sum(-(-count // size) for count in meta.query_lens)
     counts = (meta.cu_seqlens_q.diff() + size - 1) // size
@@ -110,7 +110,7 @@ def _mla(
         rank,
         q_rope.shape[2],
         dtype_name(q_latent.dtype),
-        shared_bytes(q_latent.device),
+        major(q_latent.device),
         is_decode=tiles is None,
         invariant=invariant,
     )

@@ -23,7 +23,7 @@ class ExpandedPlan:
     """Where a step's latents lie, and which queries each tile has; for all layers."""
 
     slots: Tensor
-    """[N] int64, of the cache: request by request; -1 = none, behind the last request."""
+    """[N] int32, of the cache: request by request; -1 = none, behind the last request."""
     ends: Tensor
     """[B] int64: where each request's rows end."""
     tile_requests: Tensor
@@ -41,9 +41,9 @@ def plan(problem: Problem, meta: AttentionMeta) -> ExpandedPlan:
     requests = torch.searchsorted(ends, rows, right=True).clamp_(max=meta.num_reqs - 1)
     positions = rows - (ends - meta.seq_lens)[requests]
     columns = (positions // meta.block_size).clamp_(max=meta.block_tables.shape[1] - 1)
-    slots = meta.block_tables[requests, columns].long() * meta.block_size
+    slots = meta.block_tables[requests, columns] * meta.block_size
     slots += positions % meta.block_size
-    slots = torch.where(rows < ends[-1], slots, -1)
+    slots = torch.where(rows < ends[-1], slots, -1).int()
 
     size = launch.rows
     num_tiles = sum(-(-count // size) for count in meta.query_lens)

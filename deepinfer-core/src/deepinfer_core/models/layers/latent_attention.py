@@ -30,7 +30,7 @@ class LatentAttention(nn.Module):
     ) -> None:
         super().__init__()
         size, num_heads = config.hidden_size, config.num_q_heads
-        self.latent, self.layer = latent, layer
+        self.latent = latent
         share = ops.mesh.share(num_heads, "heads")
         self.scale = config.attention_scale
         self.rope_layout = "interleaved" if config.rope.is_interleaved else "half"
@@ -82,6 +82,17 @@ class LatentAttention(nn.Module):
             head_dim=latent.rope_head_dim,
             rotary_dim=latent.rope_head_dim,
         )
+        self.fused = None
+        if self.cache.record is None:
+            self.fused = ops.bind_fused(
+                "attn.latents",
+                dtype=dtype,
+                role="attn.latents",
+                features=("strided_cache", *self.rotate.problem.features),
+                kv_rank=latent.kv_rank,
+                q_rank=0 if self.q_b_proj is None else latent.q_rank or 0,
+                rope_head_dim=latent.rope_head_dim,
+            )
         if self.indexer is None:
             self.core = LatentCore(ops, latent, self.kv_b_proj, self.scale, dtype=dtype)
         else:
@@ -102,19 +113,16 @@ class LatentAttention(nn.Module):
         """[T, C] -> [T, C]; arguments as of `Attention`."""
         latent, num_tokens = self.latent, x.shape[0]
         q, row = self.down_proj(x).split_with_sizes(list(self.down_proj.parts.values()), dim=1)
-        if self.q_a_layernorm is not None and self.q_b_proj is not None:
-            q_latent = self.q_a_layernorm(q.contiguous())
+        q = q_latent = self._query_latents(q, row, positions, cos_sin, attention)
+        if self.q_b_proj is not None:
             q = self.q_b_proj(q_latent)
         q_nope, q_rope = q.reshape(num_tokens, -1, latent.q_head_dim).split_with_sizes(
             (latent.nope_head_dim, latent.rope_head_dim), dim=2
         )
-        c, k_rope = row.split_with_sizes((latent.kv_rank, latent.rope_head_dim), dim=1)
-        q_rope, k_rope = self.rotate(
-            q_rope, k_rope.unsqueeze(1), positions, cos_sin, layout=self.rope_layout
-        )
-        c = self.kv_a_layernorm(c.contiguous())
-        rows = torch.cat((c.unsqueeze(1), k_rope), dim=2)
-        self.cache.store(rows, attention)
+        if self.fused is None:
+            q_rope = self._rotate_and_store(q_rope, row, positions, cos_sin, attention)
+        else:
+            q_rope, _ = self.rotate(q_rope, None, positions, cos_sin, layout=self.rope_layout)
         meta, cached = self.cache.of(attention)
         if self.indexer is None:
             values = self.core(q_nope, q_rope, cached, meta)
@@ -126,3 +134,43 @@ class LatentAttention(nn.Module):
             values = self.kv_b_proj.to_value(o)
         y: Tensor = self.o_proj(values.reshape(num_tokens, -1))
         return y
+
+    def _query_latents(
+        self,
+        q: Tensor,
+        row: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        attention: AttentionBatch,
+    ) -> Tensor:
+        """Normalise what queries are projected from; projected queries pass.
+
+        Where one kernel does both, the row is stored, too.
+        """
+        norm = self.q_a_layernorm
+        if self.fused is None:
+            return q if norm is None else norm(q.contiguous())
+        meta, cached = self.cache.of(attention)
+        latents = {} if norm is None else {"q": q, "q_weight": norm.weight}
+        rest = (cached, meta.slot_mapping, self.kv_a_layernorm.weight, LATENT_NORM_EPS)
+        result = self.fused(row, positions, cos_sin, *rest, layout=self.rope_layout, **latents)
+        return q if result is None else result
+
+    def _rotate_and_store(
+        self,
+        q_rope: Tensor,
+        row: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        attention: AttentionBatch,
+    ) -> Tensor:
+        """Queries rotated, [T, H, rope_head_dim]; normalises, rotates and stores the rows."""
+        latent = self.latent
+        c, k_rope = row.split_with_sizes((latent.kv_rank, latent.rope_head_dim), dim=1)
+        rotated, k_rope = self.rotate(
+            q_rope, k_rope.unsqueeze(1), positions, cos_sin, layout=self.rope_layout
+        )
+        c = self.kv_a_layernorm(c.contiguous())
+        self.cache.store(torch.cat((c.unsqueeze(1), k_rope), dim=2), attention)
+        queries: Tensor = rotated
+        return queries

@@ -24,6 +24,7 @@ from deepinfer_core.ops.reference.paged_plan import (
     Scratch,
     plan_paged,
 )
+from deepinfer_core.ops.reference.qkv import latents as latents
 from deepinfer_core.ops.reference.qkv import qkv as qkv
 from deepinfer_core.ops.reference.sparse_attn import sparse_mla as sparse_mla
 

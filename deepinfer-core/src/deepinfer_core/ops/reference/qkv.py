@@ -1,7 +1,8 @@
-"""Reference of what lies between projected heads and attention: the ops it stands for."""
+"""References of what lies between projections and attention: the ops that these stand for."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from deepinfer_core.ops.reference.kv import store
@@ -30,6 +31,27 @@ def qkv(
     assert rotated_k is not None
     store(rotated_k, v, k_cache, v_cache, slot_mapping)
     return rotated_q
+
+
+def latents(
+    row: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    slot_mapping: Tensor,
+    weight: Tensor,
+    eps: float,
+    layout: str = "half",
+    q: Tensor | None = None,
+    q_weight: Tensor | None = None,
+) -> Tensor | None:
+    """See `deepinfer_core.ops.specs.attn.latents`."""
+    rank = len(weight)
+    c, _ = rms(row[:, :rank].contiguous(), weight, eps)
+    k, _ = apply(row[:, None, rank:], None, positions, cos_sin, layout)
+    rows = torch.cat((c.unsqueeze(1), k), dim=2)
+    store(rows, None, cache.unsqueeze(2), None, slot_mapping)
+    return None if q is None else rms(q.contiguous(), q_weight, eps)[0]
 
 
 def _normalise(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -203,6 +203,40 @@ def qkv(
     """
 
 
+@op("attn.latents", major=1, tier=1, features={"interleaved", "strided_cache"})
+def latents(
+    row: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    slot_mapping: Tensor,
+    weight: Tensor,
+    eps: float,
+    layout: str = "half",
+    q: Tensor | None = None,
+    q_weight: Tensor | None = None,
+) -> Tensor | None:
+    """From projected latents to the cache: `norm.rms`, `rope.apply` and `kv.store` in one.
+
+    Layers use it where a kernel is quicker than those three one after another.
+
+    Args:
+        row: [T, R + Dr], a latent, then the key that rotates; rows may be strided.
+        positions, cos_sin, layout: as of `rope.apply`.
+        cache: [P, s, R + Dr] in the dtype of the row, modified in place; contiguous but for the
+            block axis, whose stride may be larger (feature `strided_cache`).
+        slot_mapping: as of `kv.store`.
+        weight: [R] in the dtype of the row, of the latent's norm.
+        eps: of the norms.
+        q, q_weight: latents of the queries [T, Q], rows may be strided, and their norm's weight
+            [Q], or both None.
+
+    Returns:
+        [T, Q]: the latents of the queries, normalised; None without them. All is rounded after
+        each norm, its weight and the rotation, as the three ops round.
+    """
+
+
 @op("attn.merge", major=1, tier=0)
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """Combine attention over two disjoint sets of keys.
