@@ -60,6 +60,9 @@ BAD: dict[str, list[Any]] = {
     "batch_invariant": [1],
     "deterministic": ["x"],
     "strict": [0],
+    "proposer": ["", 3, None],
+    "num_drafts": [0, 16, True, "4"],
+    "draft_guard": [1, "yes"],
     "plugins": ["a", [3]],
     "block": ["a", [3], None],
 }

@@ -60,7 +60,8 @@ def host():
 def test_built_ins_register_like_everybody_else(host):
     (core,) = host.plugins
     assert (core.name, core.distribution, core.state) == ("core", "deepinfer-core", "loaded")
-    assert set(core.hooks) == {"deepinfer_plugin_info", "deepinfer_probe", "deepinfer_kernels"}
+    hooks = ("plugin_info", "probe", "kernels", "proposers")
+    assert set(core.hooks) == {f"deepinfer_{hook}" for hook in hooks}
     assert host.failures == []
     assert [device.kind for device in host.devices()] == ["cpu"]
 

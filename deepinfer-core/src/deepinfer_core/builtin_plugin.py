@@ -14,6 +14,7 @@ from deepinfer_core.plugin_api import (
     HostInfo,
     KernelSpec,
     PluginInfo,
+    ProposerSpec,
     hookimpl,
 )
 
@@ -38,3 +39,11 @@ def deepinfer_probe(host: HostInfo) -> list[DeviceInfo]:
 @hookimpl
 def deepinfer_kernels() -> list[KernelSpec]:
     return reference_kernels()
+
+
+@hookimpl
+def deepinfer_proposers() -> list[ProposerSpec]:
+    return [
+        ProposerSpec("ngram", "deepinfer_core.speculative.ngram:Ngram"),
+        ProposerSpec("suffix", "deepinfer_core.speculative.suffix:Suffix"),
+    ]

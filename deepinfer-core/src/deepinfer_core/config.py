@@ -103,6 +103,19 @@ class DeviceConfig(_Section):
     """A reference kernel for a hot op on an accelerator is an error, not a warning."""
 
 
+class SpeculativeConfig(_Section):
+    """Drafts: guesses at the next tokens, of which the model checks several at once. No answer
+    depends on them. See docs/speculative-decoding.md."""
+
+    proposer: Text = Field(default="none", min_length=1)
+    """Who guesses: `none`, `ngram`, `suffix`, or what a plugin calls its own."""
+    num_drafts: Whole = Field(default=4, ge=1, le=15)
+    """Guesses of one request in one step, at most."""
+    draft_guard: Flag = True
+    """Compute only guesses that are likely to give more than they cost; what a step costs is
+    measured at start."""
+
+
 class PluginConfig(_Section):
     """Which installed plugins are loaded."""
 
@@ -120,6 +133,7 @@ class EngineConfig(_Section):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
     plugin: PluginConfig = PluginConfig()
 
     @classmethod
@@ -151,6 +165,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
+    "speculative": SpeculativeConfig,
     "plugin": PluginConfig,
 }
 FIELD_SECTIONS: dict[str, str] = {

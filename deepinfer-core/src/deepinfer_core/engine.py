@@ -22,18 +22,19 @@ from deepinfer_core.engine_setup import (
     sampling_defaults,
 )
 from deepinfer_core.errors import EngineError
-from deepinfer_core.models.loader import Progress
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.request_checks import RequestLimits, check_priority, check_request
 from deepinfer_core.runtime.assembly import DeviceSide, assemble
 from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
-from deepinfer_core.scheduling.plan import StepPlan
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
+from deepinfer_core.speculative.choose import make_draft_source
 
 if TYPE_CHECKING:
     from deepinfer_core.images import PreparedImage
+    from deepinfer_core.models.loader import Progress
+    from deepinfer_core.scheduling.plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,12 @@ class Engine:
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             policy=config.scheduler.policy,
             history_len=device_side.history_len,
+            drafts=make_draft_source(
+                config.speculative,
+                loaded.proposer,
+                vocab_size=loaded.info.vocab_size,
+                measure=device_side.measure_step_costs,
+            ),
         )
         return cls(
             scheduler,
@@ -236,7 +243,7 @@ class Engine:
         """
         self.scheduler.check_integrity()
 
-    def metrics(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, Any]:
         """Counters since the start, and how many run and wait now."""
         kv = self._kv.stats()
         return {
@@ -249,6 +256,7 @@ class Engine:
             "num_cached_blocks": kv.num_cached_blocks,
             "num_queried_tokens": kv.num_queried_tokens,
             "num_hit_tokens": kv.num_hit_tokens,
+            **self.scheduler.draft_metrics(),
         }
 
     def close(self) -> None:

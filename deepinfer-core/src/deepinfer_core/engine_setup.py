@@ -20,13 +20,15 @@ from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
 from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime
 from deepinfer_core.plugins import PluginHost
+from deepinfer_core.speculative.choose import load_proposer
 from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 from deepinfer_core.weights.checkpoint import Checkpoint, open_checkpoint
-from deepinfer_core.weights.model_info import ModelInfo
 
 if TYPE_CHECKING:
     from deepinfer_core.models.causal import CausalModel
+    from deepinfer_core.plugin_api.proposer import Proposer
+    from deepinfer_core.weights.model_info import ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class LoadedModel:
     ops: OpTable
     runtime: DeviceRuntime
     tokenizer: Tokenizer
+    proposer: Proposer | None = None
+    """Guesses tokens; None: nobody does."""
 
 
 def choose_device(config: EngineConfig, host: PluginHost) -> tuple[DeviceInfo, DeviceRuntime]:
@@ -142,7 +146,8 @@ def load_model(
         vocabulary=tokenizer,
         progress=progress,
     )
-    return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer)
+    proposer = load_proposer(config.speculative, host)
+    return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer, proposer)
 
 
 def resolve_dtype(config: ModelConfig, info: ModelInfo) -> str:

@@ -78,6 +78,9 @@ class RequestMetrics:
     there are any (`bounded_replay`), the answer is approximate."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    """Guesses that were computed (`speculative.proposer`), of all samples."""
+    num_accepted_tokens: int = 0
     ttft_s: float | None = None
     latency_s: float | None = None
 

@@ -28,13 +28,11 @@ class Rehearsed(DraftSource):
         self.harness = harness
         self.rng = random.Random(num_drafts)
 
-    def _draft_one(self, entry: Entry) -> None:
+    def _propose(self, entry: Entry) -> list[int]:
         request, rng = entry.request, self.rng
         drawn = plain_run(request).drawn[request.num_output_tokens :]
         drafts = [*drawn, 0, 0, 0, 0][: rng.randint(0, self._num_drafts)]
-        entry.draft_token_ids = [
-            token_id if rng.random() < 0.8 else rng.randrange(VOCAB) for token_id in drafts
-        ]
+        return [token_id if rng.random() < 0.8 else rng.randrange(VOCAB) for token_id in drafts]
 
 
 class Harness:
@@ -67,7 +65,7 @@ class Harness:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             policy=policy,
-            drafter=Rehearsed(self, num_drafts) if num_drafts else None,
+            drafts=Rehearsed(self, num_drafts) if num_drafts else None,
         )
         self.runner = FakeRunner(layout, self.kv)
         self.depth = depth

@@ -43,7 +43,7 @@ def verify(
     """Run prompts plainly, then under random combinations of features, and compare.
 
     Features: batch size, arrival order, chunk and block size, prefix cache, preemption, overlap,
-    priorities, n. Exits with 1 on any difference and prints a line that reproduces it.
+    priorities, n, drafts. Exits with 1 on any difference and prints a line that reproduces it.
 
     Examples:
 
@@ -84,7 +84,7 @@ def _print_report(report: VerifyReport) -> None:
     for column in ("point", "batch", "chunk", "block"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("features", ratio=1)
-    for column in ("hits", "preempt", "equal", "close", "diff"):
+    for column in ("hits", "preempt", "drafts", "equal", "close", "diff"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in report.results:
         point = result.point
@@ -96,6 +96,7 @@ def _print_report(report: VerifyReport) -> None:
             point.features,
             str(result.num_hit_tokens),
             str(result.num_preemptions),
+            f"{result.num_accepted_tokens}/{result.num_draft_tokens}",
             str(result.num_equal),
             str(result.num_close),
             f"[red]{result.num_different}[/red]" if result.num_different else "0",

@@ -113,6 +113,8 @@ class Generation:
             num_replay_tokens=sum(r.num_replay_tokens for r in self.requests),
             num_output_tokens=sum(sample.num_seen for sample in self._samples),
             num_preemptions=sum(r.num_preemptions for r in self.requests),
+            num_draft_tokens=sum(r.num_draft_tokens for r in self.requests),
+            num_accepted_tokens=sum(r.num_accepted_tokens for r in self.requests),
             ttft_s=min(begun) - first.arrival_time_s if begun else None,
             latency_s=max(ended) - first.arrival_time_s if ended else None,
         )

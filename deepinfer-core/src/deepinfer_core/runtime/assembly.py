@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,12 +16,16 @@ from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.ops.table import OpTable
-from deepinfer_core.plugin_api import DeviceRuntime
 from deepinfer_core.runtime.graphs import DecodeGraphs, ops_that_need_the_host
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
 from deepinfer_core.runtime.runner import ModelRunner
+from deepinfer_core.runtime.step_costs import measure_step_costs
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from deepinfer_core.plugin_api import DeviceRuntime
+    from deepinfer_core.speculative.budget import StepCosts
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +38,8 @@ class DeviceSide:
     kv: KVManager
     history_len: int
     """Tokens before each chunk whose ids the model wants."""
+    measure_step_costs: Callable[[], StepCosts]
+    """Run steps of several sizes; only before there are requests."""
 
 
 def assemble(
@@ -88,7 +95,9 @@ def assemble(
     runner.graphs = _graphs(model, ops, runtime, max_num_seqs=max_num_seqs, max_len=max_model_len)
     ops.freeze()
     kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
-    return DeviceSide(runner, kv, history_len_of(model))
+    history_len = history_len_of(model)
+    measure = partial(measure_step_costs, runner, runtime, history_len=history_len)
+    return DeviceSide(runner, kv, history_len, measure)
 
 
 def _graphs(

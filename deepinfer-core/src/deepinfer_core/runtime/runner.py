@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from deepinfer_core.kv.layout import KVLayout
+from deepinfer_core.kv.block_pool import NULL_BLOCK
 from deepinfer_core.models.interface import Model, tower_of
 from deepinfer_core.ops.table import BoundOp
 from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
@@ -28,6 +28,7 @@ from deepinfer_core.scheduling.plan import StepOutput, StepPlan
 from deepinfer_core.staging import stage, to_device
 
 if TYPE_CHECKING:
+    from deepinfer_core.kv.layout import KVLayout
     from deepinfer_core.runtime.graphs import DecodeGraphs
 
 
@@ -115,6 +116,10 @@ class ModelRunner:
             token_pool=self._token_pool,
             event=self._device.create_event(),
         )
+
+    def clear_null_block(self) -> None:
+        """Undo what steps of no request have written."""
+        self._pool[NULL_BLOCK].zero_()
 
     def _apply_row_changes(self, plan: StepPlan) -> None:
         for row in plan.row_frees:

@@ -64,8 +64,6 @@ def _settle_drafts(entry: Entry, num_drafts: int, num_accepted: int) -> None:
     request.num_accepted_tokens += num_accepted
     if entry.place is Place.RUNNING:
         request.num_computed_tokens -= num_drafts - num_accepted
-    if entry.drafting is not None:
-        entry.drafting.learn(num_drafts, num_accepted)
 
 
 def _append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from deepinfer_core.errors import EngineError, RequestError
 from deepinfer_core.kv.manager import KVManager
@@ -42,7 +43,7 @@ class Scheduler:
         max_num_batched_tokens: budget of one step.
         policy: `fcfs` or `priority`.
         history_len: tokens before each chunk whose ids the model wants.
-        drafter: guesses tokens; None: nobody does.
+        drafts: where guesses at the next tokens come from; None: nobody makes any.
 
     Raises:
         ConfigError: the policy is unknown.
@@ -56,7 +57,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         policy: str = "fcfs",
         history_len: int = 0,
-        drafter: DraftSource | None = None,
+        drafts: DraftSource | None = None,
     ) -> None:
         self._kv = kv
         chosen = get_policy(policy)
@@ -66,7 +67,7 @@ class Scheduler:
         self._in_flight: deque[Step] = deque()
         self._next_step_id = 0
         self._history_len = history_len
-        self._drafter = drafter
+        self._drafts = drafts
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
@@ -143,6 +144,10 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """Since the start."""
         return self._roster.num_preemptions
+
+    def draft_metrics(self) -> dict[str, Any]:
+        """What has become of drafts, under the names of `EngineMetrics`; empty without them."""
+        return {} if self._drafts is None else self._drafts.stats.to_dict()
 
     def take_finished(self) -> list[Request]:
         """Requests that ended since the last report, for when there is no step to commit."""
@@ -226,7 +231,7 @@ class Scheduler:
         for entry, num_settled in step.to_register:
             kv.register(entry.request, num_settled)
         updated = commit_tokens(step, output, roster, kv)
-        if self._drafter is not None:
-            self._drafter.draft(step.sampled)
+        if self._drafts is not None:
+            self._drafts.follow(step, output)
         roster.settle()
         return StepResult(updated, roster.take_finished())

@@ -67,6 +67,10 @@ class Drafting:
         accepted = self._num_accepted + PRIOR_ACCEPTED
         return accepted / (accepted + self._num_rejected + PRIOR_REJECTED)
 
+    def survivals(self, num_drafts: int) -> list[float]:
+        """How likely each of so many drafts is to be accepted together with those before it."""
+        return [self.acceptance**depth for depth in range(1, num_drafts + 1)]
+
     def learn(self, num_drafts: int, num_accepted: int) -> None:
         """A step settled: so many drafts were accepted, and the next one, if any, was not."""
         self._num_accepted = MEMORY * self._num_accepted + num_accepted

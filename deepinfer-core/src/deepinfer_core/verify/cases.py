@@ -17,6 +17,8 @@ NUM_SAMPLES = 3
 """The plain run draws this many samples of each prompt; a point compares its first n."""
 NUM_COMMON = 48
 """Tokens that half of the prompts begin with."""
+REHEARSED = "rehearsed"
+MAX_DRAFTS = 8
 NUM_LOGPROBS = 2
 """The most likely two tokens tell how close a greedy decision was."""
 
@@ -56,6 +58,9 @@ class Point:
     shuffled: bool
     """Arrival in another order, and some requests only after others have begun."""
     n: int
+    proposer: str | None = None
+    """Who guesses tokens; `rehearsed` knows the plain run's answers and gets some wrong."""
+    num_drafts: int = 0
 
     @classmethod
     def plain(cls, longest: int, *, block_size: int) -> Point:
@@ -89,6 +94,8 @@ class Point:
             priorities=rng.random() < 0.3,
             shuffled=rng.random() < 0.7,
             n=rng.randint(1, NUM_SAMPLES),
+            proposer=rng.choice((None, REHEARSED, REHEARSED, "ngram", "suffix")),
+            num_drafts=rng.randint(1, MAX_DRAFTS),
         )
 
     @property
@@ -98,6 +105,8 @@ class Point:
         on = [name.replace("_", " ") for name in names if getattr(self, name)]
         if self.n > 1:
             on.append(f"n={self.n}")
+        if self.proposer is not None:
+            on.append(f"{self.proposer} x{self.num_drafts}")
         return ", ".join(on) or "-"
 
 

@@ -6,19 +6,24 @@ parameters are the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from deepinfer_core.config import EngineConfig, nest_fields
 from deepinfer_core.engine import Engine
 from deepinfer_core.engine_setup import LoadedModel
 from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.plugin_api.proposer import Proposer
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.plan import TokenLogprobs
-from deepinfer_core.verify.cases import NUM_SAMPLES, Case, Point, with_samples
+from deepinfer_core.speculative.ngram import Ngram
+from deepinfer_core.speculative.suffix import Suffix
+from deepinfer_core.verify.cases import NUM_SAMPLES, REHEARSED, Case, Point, with_samples
+from deepinfer_core.verify.rehearsal import Rehearsed
 
 BLOCK_SIZE_OF_PLAIN_RUN = 16
+HOST_PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"ngram": Ngram, "suffix": Suffix}
 FORCED_PREEMPTION_STEPS = 4
 """With preemption on, one running request is sent back every so many steps ..."""
 MAX_PREEMPTIONS = 3
@@ -66,6 +71,8 @@ class PointResult:
     num_different: int = 0
     num_hit_tokens: int = 0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     differences: list[Difference] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What the point was to exercise and did not."""
@@ -129,10 +136,14 @@ class Verifier:
         counters = engine.metrics()
         result.num_hit_tokens = counters["num_hit_tokens"]
         result.num_preemptions = counters["num_preemptions"]
+        result.num_draft_tokens = counters.get("num_draft_tokens", 0)
+        result.num_accepted_tokens = counters.get("num_accepted_tokens", 0)
         if point.prefix_cache and not result.num_hit_tokens:
             result.problems.append("the prefix cache was on and nothing hit")
         if point.preemption and not result.num_preemptions:
             result.problems.append("preemption was on and nothing was preempted")
+        if point.proposer == REHEARSED and not result.num_accepted_tokens:
+            result.problems.append("answers were drafted and no draft was accepted")
         return result
 
     def _run_all(self, engine: Engine, point: Point, rng: Random) -> dict[int, list[Request]]:
@@ -184,12 +195,25 @@ class Verifier:
                 "max_num_batched_tokens": point.chunk_tokens,
                 "policy": "priority" if point.priorities else "fcfs",
                 "overlap": point.overlap,
+                "draft_guard": False,
+                **({"num_drafts": point.num_drafts} if point.proposer is not None else {}),
             }
         )
         tree = self._config.model_dump(exclude_unset=True)
         for section, fields in changes.items():
             tree.setdefault(section, {}).update(fields)
-        return Engine.from_loaded(EngineConfig.from_tree(tree), self._loaded)
+        loaded = replace(self._loaded, proposer=self._proposer(point))
+        return Engine.from_loaded(EngineConfig.from_tree(tree), loaded)
+
+    def _proposer(self, point: Point) -> Proposer | None:
+        if point.proposer == REHEARSED:
+            scripts = [
+                (case.prompt_token_ids, sample.token_ids)
+                for case, samples in zip(self._cases, self._plain, strict=True)
+                for sample in samples
+            ]
+            return Rehearsed(scripts, seed=point.index)
+        return None if point.proposer is None else HOST_PROPOSERS[point.proposer]()
 
     def _compare(self, result: PointResult, case: int, sample: int, got: Sample) -> None:
         plain = self._plain[case][sample]
