@@ -10,6 +10,8 @@ import torch
 from deepinfer_core.errors import PlatformError
 from deepinfer_core.plugin_api import CapturedGraph, DeviceEvent, DeviceInfo
 
+from deepinfer_cuda.tuned import use_device
+
 WARM_UP_RUNS = 2
 """Of what is captured: libraries and kernels make their handles and code in the first."""
 
@@ -32,6 +34,7 @@ class CudaRuntime:
                 f"this torch ({torch.__version__}, built for {built}) cannot use the GPU that the "
                 "driver reports; install a build for CUDA that this driver supports"
             )
+        use_device(torch.cuda.get_device_name(device.index))
         self.index = device.index
         self.torch_device = f"cuda:{device.index}"
         self._graph_pool: Any = None
