@@ -101,6 +101,9 @@ class DeviceConfig(_Section):
     """Use only kernels that give the same bits when run twice."""
     strict: Flag = False
     """A reference kernel for a hot op on an accelerator is an error, not a warning."""
+    cache_dir: PathText | None = None
+    """Where a run leaves notes that make the next start quicker; default: `deepinfer` among the
+    user's caches."""
 
 
 class SpeculativeConfig(_Section):

@@ -113,6 +113,7 @@ class Engine:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=resolve_max_model_len(config.model, loaded.info),
             logits_stages=stages,
+            cache_dir=config.device.cache_dir,
         )
         limits = RequestLimits(
             vocab_size=loaded.info.vocab_size,

@@ -1,6 +1,7 @@
 """Recorded steps give what steps run op by op give, and write nothing besides."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from deepinfer_core.engine_setup import load_model
 from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugin_api import Caps, DeviceInfo, KernelSpec
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.runtime import assembly
+from deepinfer_core.runtime import assembly, graphs
 from deepinfer_core.runtime.device import CpuRuntime
 from deepinfer_core.runtime.graphs import MAX_SIZE, graph_sizes, ops_that_need_the_host
 from deepinfer_core.sampling_params import SamplingParams
@@ -56,13 +57,19 @@ def loaded(request, tmp_path_factory):
 
 
 @pytest.fixture
-def make_engine(loaded, monkeypatch):
-    """make_engine(runtime | None): with graphs on that runtime, as if every op allowed them."""
+def make_engine(loaded, monkeypatch, tmp_path):
+    """make_engine(runtime | None): with graphs on that runtime, as if every op allowed them.
+
+    Each remembers nothing of the others, unless they share a `cache_dir`.
+    """
     folder, model = loaded
     monkeypatch.setattr(assembly, "ops_that_need_the_host", lambda choices: [])
+    numbers = count()
 
     def make(runtime=None, **fields):
-        fields = {"num_blocks": 200, "max_num_seqs": MAX_NUM_SEQS, **OPTIONS, **fields}
+        cache_dir = str(tmp_path / str(next(numbers)))
+        fields = {"num_blocks": 200, "max_num_seqs": MAX_NUM_SEQS, "cache_dir": cache_dir,
+                  **OPTIONS, **fields}  # fmt: skip
         config = EngineConfig.from_flat(str(folder), **fields)
         return Engine.from_loaded(config, replace(model, runtime=runtime or model.runtime))
 
@@ -117,6 +124,47 @@ def test_a_rehearsed_step_gives_the_same_tokens_and_launches_no_graph(make_engin
     engine.runner.graphs.logits = engine.runner.graphs.rehearse
     assert tokens(engine, PROMPTS[:3]) == tokens(make_engine(), PROMPTS[:3])
     assert (runtime.num_captures, runtime.num_replays) == (0, 0)
+
+
+def test_a_start_records_what_earlier_ones_did(make_engine, tmp_path):
+    """Before the first request, the largest first, and with the same tokens."""
+    plain, first, second = (
+        tokens(make_engine(), PROMPTS[:5]),
+        RecordingRuntime(),
+        RecordingRuntime(),
+    )
+    for runtime in (first, second):
+        engine = make_engine(runtime, cache_dir=str(tmp_path))
+        assert runtime.num_captures == (0 if runtime is first else 2)
+        assert tokens(engine, PROMPTS[:1]) == plain[:1]
+        assert tokens(engine, PROMPTS[:5]) == plain
+        assert runtime.num_captures == 2
+    assert list(engine.runner.graphs._recorded) == [8, 1]
+
+
+def test_recording_ahead_writes_nothing_into_the_cache(make_engine, tmp_path):
+    tokens(make_engine(RecordingRuntime(), cache_dir=str(tmp_path)), PROMPTS[:5])
+    runtime = RecordingRuntime()
+    engine, fresh = make_engine(runtime, cache_dir=str(tmp_path)), make_engine(RecordingRuntime())
+    assert runtime.num_captures == 1
+    assert torch.equal(engine.runner._pool, fresh.runner._pool)
+
+
+def test_recording_ahead_ends_when_its_time_is_up(make_engine, tmp_path, monkeypatch):
+    tokens(make_engine(RecordingRuntime(), cache_dir=str(tmp_path)), PROMPTS[:1])
+    monkeypatch.setattr(graphs, "MAX_AHEAD_S", 0.0)
+    runtime = RecordingRuntime()
+    engine = make_engine(runtime, cache_dir=str(tmp_path))
+    assert runtime.num_captures == 0
+    tokens(engine, PROMPTS[:1])
+    assert runtime.num_captures == 1
+
+
+def test_other_limits_are_another_setup(make_engine, tmp_path):
+    tokens(make_engine(RecordingRuntime(), cache_dir=str(tmp_path)), PROMPTS[:1])
+    runtime = RecordingRuntime()
+    make_engine(runtime, cache_dir=str(tmp_path), max_num_seqs=4)
+    assert runtime.num_captures == 0
 
 
 def test_fillers_write_nothing(make_engine):
