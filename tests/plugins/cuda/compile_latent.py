@@ -1,13 +1,21 @@
-"""Launches of latent attention for `compile_kernels.py`: those of DeepSeek-V3 in bfloat16."""
+"""As `compile_kernels.py`, of latent attention: the launches of DeepSeek-V3 in bfloat16."""
 
+import json
+import sys
+
+import compile_kernels
+from compile_kernels import options
 from deepinfer_cuda.heuristics_latent import batched_launch, expanded_launch, latent_launch
 from deepinfer_cuda.kernels import attend_expanded, attend_latent, batched, latent_rows
 
 NUM_HEADS, RANK, ROPE, NOPE, VALUE, Q_RANK = 128, 512, 64, 128, 128, 1536
+compile_kernels.POINTERS |= {"rows_ptr": "*bf16", "ends_ptr": "*i64", "partial_ptr": "*fp32"}
+compile_kernels.UNALIGNED += ("num_shares", "num_skipped", "num_rows", "first_head")
 
 
-def launches(sm, shared_bytes):
+def launches(sm):
     """name: the kernel, its constants, its options."""
+    shared_bytes = compile_kernels.SHARED_BYTES[sm]
     sizes = (NUM_HEADS, RANK, ROPE, "bfloat16", sm // 10)
     decode = latent_launch(1, *sizes, is_decode=True, invariant=False)
     chunk = latent_launch(512, *sizes, is_decode=False, invariant=False)
@@ -60,5 +68,14 @@ def latent(launch, is_decode):
     }
 
 
-def options(launch):
-    return {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+def main():
+    sm = int(sys.argv[1])
+    found = {
+        name: compile_kernels.describe(compile_kernels.compile_kernel(*launch, sm))
+        for name, launch in launches(sm).items()
+    }
+    print(json.dumps({"limit": compile_kernels.SHARED_BYTES[sm], "kernels": found}))
+
+
+if __name__ == "__main__":
+    main()
