@@ -14,8 +14,8 @@ KERNELS = (
         *_VARLEN,
         laws=INVARIANT,
         plan="latent:plan_invariant",
-        provider="cuda.invariant",
-        priority=9,
+        provider="cuda.triton_invariant",
+        priority=5,
     ),
     claim(
         "attn.mla_prefill",
