@@ -11,7 +11,7 @@ from deepinfer_core.engine_setup import load_model
 from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugin_api import Caps, DeviceInfo, KernelSpec
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.runtime import assembly, graphs
+from deepinfer_core.runtime import graph_setup, graphs
 from deepinfer_core.runtime.device import CpuRuntime
 from deepinfer_core.runtime.graphs import MAX_SIZE, graph_sizes, ops_that_need_the_host
 from deepinfer_core.sampling_params import SamplingParams
@@ -63,7 +63,7 @@ def make_engine(loaded, monkeypatch, tmp_path):
     Each remembers nothing of the others, unless they share a `cache_dir`.
     """
     folder, model = loaded
-    monkeypatch.setattr(assembly, "ops_that_need_the_host", lambda choices: [])
+    monkeypatch.setattr(graph_setup, "ops_that_need_the_host", lambda choices: [])
     numbers = count()
 
     def make(runtime=None, **fields):

@@ -6,26 +6,22 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deepinfer_core import __version__
 from deepinfer_core.config import CacheConfig
 from deepinfer_core.kv.layout import make_layout
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import history_len_of
-from deepinfer_core.ops.table import OpTable, plan_key
-from deepinfer_core.runtime.graphs import DecodeGraphs, ops_that_need_the_host
+from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.graph_setup import GraphLimits, make_graphs
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
-from deepinfer_core.runtime.recorded_sizes import RecordedSizes, default_directory
 from deepinfer_core.runtime.runner import ModelRunner
 from deepinfer_core.runtime.step_costs import measure_step_costs
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.sampler import Sampler
-from deepinfer_core.scheduling.plan import StepPlan
 
 if TYPE_CHECKING:
     from deepinfer_core.plugin_api import DeviceRuntime
@@ -99,56 +95,9 @@ def assemble(
         max_num_seqs=max_num_seqs,
     )
     history_len = history_len_of(model)
-    runner.graphs = _graphs(
-        model, ops, runtime, max_num_seqs=max_num_seqs, max_len=max_model_len, cache_dir=cache_dir
-    )
-    if runner.graphs is not None:
-        runner.graphs.record_ahead(runner.builder.build(_any_step(history_len)).batch)
+    limits = GraphLimits(max_num_seqs, max_model_len, history_len)
+    runner.graphs = make_graphs(model, ops, runtime, runner.builder, limits, cache_dir)
     ops.freeze()
     kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
     measure = partial(measure_step_costs, runner, runtime, history_len=history_len)
     return DeviceSide(runner, kv, history_len, measure)
-
-
-def _graphs(
-    model: CausalModel,
-    ops: OpTable,
-    runtime: DeviceRuntime,
-    *,
-    max_num_seqs: int,
-    max_len: int,
-    cache_dir: str | None,
-) -> DecodeGraphs | None:
-    if not runtime.supports_graphs:
-        return None
-    if unsafe := ops_that_need_the_host(ops.choices()):
-        logger.info("steps are launched op by op: %s cannot be recorded", ", ".join(unsafe))
-        return None
-    setup = {
-        "versions": {"deepinfer": __version__, "torch": torch.__version__},
-        "device": runtime.kind,
-        "model": type(model).__name__,
-        "caches": [repr(kind) for kind in model.layer_kv()],
-        "ops": sorted({plan_key(choice.provider, choice.problem) for choice in ops.choices()}),
-        "limits": {"max_num_seqs": max_num_seqs, "max_len": max_len},
-    }
-    directory = default_directory() if cache_dir is None else Path(cache_dir)
-    return DecodeGraphs(
-        model,
-        runtime,
-        max_num_seqs=max_num_seqs,
-        max_len=max_len,
-        earlier=RecordedSizes(directory, setup),
-    )
-
-
-def _any_step(history_len: int) -> StepPlan:
-    """One token of no request."""
-    return StepPlan(
-        -1,
-        rows=[0],
-        num_computed_tokens=[0],
-        num_scheduled_tokens=[1],
-        token_ids=[0],
-        history_token_ids=[0] * history_len,
-    )
