@@ -90,6 +90,7 @@ class DecodeGraphs:
         graph.replay()
         return results[0][:count]
 
+    @torch.inference_mode()
     def record_ahead(self, like: ForwardBatch) -> None:
         """Record what earlier runs recorded, before there are requests. Blocks, not for long.
 
