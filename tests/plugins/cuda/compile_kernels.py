@@ -14,13 +14,34 @@ import tempfile
 from pathlib import Path
 
 import triton
-from deepinfer_cuda.heuristics import decode_launch, prefill_launch
-from deepinfer_cuda.kernels import act, attend, norm, qkv, rope, store
+from deepinfer_cuda.heuristics_attention import LANES, decode_launch, lanes_launch, prefill_launch
+from deepinfer_cuda.kernels import (
+    act,
+    attend,
+    decode,
+    lanes,
+    norm,
+    qkv,
+    rope,
+    sample,
+    sample_logprobs,
+    sample_stages,
+    store,
+)
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 GROUP, HEAD_DIM, HIDDEN_SIZE = 4, 128, 4096
-POINTERS = {"positions_ptr": "*i64", "table_ptr": "*fp32", "partial_ptr": "*fp32"}
+POINTERS = {"positions_ptr": "*i64", "table_ptr": "*fp32", "best_ids_ptr": "*i32"}
+POINTERS |= dict.fromkeys(("partial_ptr", "partial_peaks_ptr", "partial_totals_ptr"), "*fp32")
+LOGITS = ("logits_ptr", "packed_ptr", "values_ptr", "chosen_ptr", "best_ptr")
+PARAMETERS = ("temperature_ptr", "min_p_ptr", "top_p_ptr")
+PENALTIES = ("repetition_ptr", "presence_ptr", "frequency_ptr")
+POINTERS |= dict.fromkeys((*LOGITS, *PARAMETERS, *PENALTIES), "*fp32")
+INT64S = ("seeds_ptr", "sample_indices_ptr", "token_ids_ptr", "top_k_ptr", "rows_ptr", "ids_ptr")
+POINTERS |= dict.fromkeys(INT64S, "*i64")
+POINTERS |= dict.fromkeys(("chosen_ids_ptr", "ranks_ptr", "bitmask_ptr", "counts_ptr"), "*i32")
+POINTERS |= {"out_ptr": "*i32", "prompt_mask_ptr": "*i1"}
 INT32_POINTERS = ("tables_ptr", "starts_ptr", "lens_ptr", "requests_ptr", "firsts_ptr", "slots_ptr")
 FLOATS = ("scale", "softcap", "eps", "limit")
 UNALIGNED = ("size", "window", "num_q_heads", "num_kv_heads", "num_splits", "num_heads")
@@ -34,37 +55,87 @@ def attention(**switches):
     return {"HAS_WINDOW": False, "HAS_SOFTCAP": False} | switches
 
 
-def launches(sm):
-    """name: the kernel, its constants, its options."""
-    chunk = prefill_launch(GROUP, HEAD_DIM, "bfloat16", SHARED_BYTES[sm])
-    decode = decode_launch(8, GROUP, HEAD_DIM, "bfloat16")
+def overlap(sm):
+    return {"OVERLAP": sm >= 90}
+
+
+def attention_launches(sm):
+    limit = SHARED_BYTES[sm]
+    chunk = prefill_launch(GROUP, HEAD_DIM, "bfloat16", limit)
+    single = decode_launch(1, 8, GROUP, HEAD_DIM, "bfloat16", limit)
+    lane = lanes_launch(GROUP, HEAD_DIM, "bfloat16", limit)
     sizes = {"HEAD_DIM": HEAD_DIM, "GROUP": GROUP}
-    block = triton.next_power_of_2(HIDDEN_SIZE)
+    last = {"HAS_SINKS": False, "WANTS_LSE": False}
+    merged = {"HEAD_DIM": HEAD_DIM, "DIMS": single.dims} | last
+    lane_sizes = tile(lane) | sizes | attention(QUERIES=lane.queries_per_tile, LANES=LANES) | last
+    lane_options = options(lane) | {"enable_fp_fusion": False}
+    single_sizes = sizes | attention(
+        BLOCK_SIZE=16,
+        HEADS=single.heads,
+        ROWS=single.rows,
+        TOKENS=single.tokens,
+        DIMS=single.dims,
+        PREFETCHED=single.prefetched,
+        PRECISION=single.precision,
+    )
     return {
         "chunk": (
             attend.chunk_kernel,
-            tile(chunk) | sizes | attention(HAS_SINKS=False, WANTS_LSE=False)
-            | {"QUERIES": chunk.queries_per_tile},
+            tile(chunk) | sizes | attention(QUERIES=chunk.queries_per_tile) | last,
             options(chunk),
         ),
-        "decode": (attend.decode_kernel, tile(decode) | sizes | attention(), options(decode)),
+        "decode": (
+            decode.decode_kernel,
+            single_sizes | last | overlap(sm) | {"IS_SPLIT": True},
+            options(single),
+        ),
         "merge": (
-            attend.merge_kernel,
-            {
-                "HEAD_DIM": HEAD_DIM,
-                "DIMS": decode.dims,
-                "SPLITS": triton.next_power_of_2(decode.num_splits),
-                "HAS_SINKS": False,
-                "WANTS_LSE": False,
-            },
+            decode.merge_kernel,
+            merged | overlap(sm) | {"SPLITS": triton.next_power_of_2(single.num_splits)},
             {"num_warps": 2},
         ),
+        "lanes": (lanes.lanes_kernel, lane_sizes | {"IS_SHARED": False}, lane_options),
+        "shared lanes": (lanes.lanes_kernel, lane_sizes | {"IS_SHARED": True}, lane_options),
+        "merge lanes": (
+            lanes.merge_lanes_kernel,
+            merged | {"LANES": LANES},
+            {"num_warps": 1, "enable_fp_fusion": False},
+        ),
+    }
+
+
+def sampling_launches():
+    whole = {"HAS_MIN_P": True, "HAS_TOP_K": True, "HAS_TOP_P": True, "BLOCK": sample_stages.BLOCK}
+    many = {"num_warps": 16}
+    return {
+        "best": (
+            sample._best_kernel,
+            {"HAS_IDS": False, "HAS_NOISE": True, "BLOCK": sample.BLOCK},
+            {"num_warps": 8},
+        ),
+        "pick": (sample._pick_kernel, {"PIECES": 64}, {"num_warps": 1}),
+        "mask": (sample._mask_kernel, {"HAS_ROWS": True, "BLOCK": sample.BLOCK}, {}),
+        "penalties": (sample._penalties_kernel, {"BLOCK": sample.BLOCK}, {"num_warps": 8}),
+        "stages": (sample_stages._whole_kernel, whole, many),
+        "candidates": (sample_stages._candidates_kernel, whole | {"CANDIDATES": 64}, many),
+        "logprobs": (
+            sample_logprobs._logprobs_kernel,
+            {"BEST": 16, "BLOCK": sample_stages.BLOCK},
+            many,
+        ),
+    }
+
+
+def launches(sm):
+    """name: the kernel, its constants, its options."""
+    block = triton.next_power_of_2(HIDDEN_SIZE)
+    return attention_launches(sm) | sampling_launches() | {
         "norm": (
             norm._rms,
-            {"HAS_RESIDUAL": True, "HAS_WEIGHT": True, "BLOCK": block},
+            {"HAS_RESIDUAL": True, "HAS_WEIGHT": True, "BLOCK": block} | overlap(sm),
             {"num_warps": norm.num_warps(block)},
         ),
-        "act": (act._silu_mul, {"HAS_LIMIT": False, "BLOCK": act.BLOCK}, {}),
+        "act": (act._silu_mul, {"HAS_LIMIT": False, "BLOCK": act.BLOCK} | overlap(sm), {}),
         "rope": (
             rope._rotate,
             {

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from deepinfer_core import hookimpl
 from deepinfer_core.plugin_api import DeviceInfo, PluginInfo
-from deepinfer_cuda import heuristics, plugin
+from deepinfer_cuda import heuristics_attention, heuristics_latent, plugin
 
 NOT_BFLOAT16 = ("float32", "float16")
 """Which the interpreter rounds as it should; it cuts bfloat16 off, and multiplies its bit patterns
 in `tl.dot`."""
-heuristics.MAX_SPLITS = 3
+heuristics_attention.MAX_SPLITS = 3
+heuristics_latent.MAX_SHARES = 3
 
 
 @hookimpl

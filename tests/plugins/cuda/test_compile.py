@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("triton")
 PROGRAM = Path(__file__).parent / "compile_kernels.py"
-KERNELS = {"chunk", "decode", "merge", "norm", "act", "rope", "store", "qkv"}
-ATTENTION = ("chunk", "decode", "merge")
+ATTENTION = ("chunk", "decode", "merge", "shared lanes", "merge lanes")
+SAMPLING = {"best", "pick", "mask", "penalties", "stages", "candidates", "logprobs"}
+KERNELS = {*ATTENTION, "lanes", *SAMPLING, "norm", "act", "rope", "store", "qkv"}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def test_attention_spills_no_registers(compile_for, sm):
 
 def test_chunks_use_the_matrix_units_of_hopper(compile_for):
     """A decode's tiles are of 16 rows, and those units want 64."""
-    chunk = compile_for(90)["kernels"]["chunk"]
-    assert chunk["has_wgmma"]
-    assert chunk["has_hgmma"] in (True, None)
+    for name in ("chunk", "lanes", "shared lanes"):
+        kernel = compile_for(90)["kernels"][name]
+        assert kernel["has_wgmma"]
+        assert kernel["has_hgmma"] in (True, None)

@@ -1,4 +1,4 @@
-"""Triton kernels of paged attention: tiles of chunks, shares of a cache, and their merging.
+"""The Triton kernel of paged attention for chunks: a program has a tile of queries.
 
 Online softmax in units of log 2 (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao 2023,
 arXiv:2307.08691).
@@ -13,7 +13,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
+def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
     """Scores in units of log 2."""
     s = tl.dot(q, k, input_precision=PRECISION) * scale
     if HAS_SOFTCAP:
@@ -25,7 +25,7 @@ def _scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.const
 
 
 @triton.jit
-def _add_keys(
+def add_keys(
     peak, total, values, q, k_ptr, v_ptr, table, key, positions, dims, is_dim,
     last_position, kv_head, k_block_stride, v_block_stride, scale, softcap, window,
     block_size, kv_width,
@@ -40,7 +40,7 @@ def _add_keys(
     k_places = block[None, :] * k_block_stride + inside[None, :] + dims[:, None]
     v_places = block[:, None] * v_block_stride + inside[:, None] + dims[None, :]
     k = tl.load(k_ptr + k_places, mask=is_key[None, :] & is_dim[:, None], other=0.0)
-    s = _scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+    s = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
     if MASKED:
         is_seen = (places[None, :] <= positions[:, None]) & is_key[None, :]
         if HAS_WINDOW:
@@ -132,13 +132,13 @@ def chunk_kernel(
     if not HAS_WINDOW:
         clear = (first_position + 1) // KEYS * KEYS
     for key in range(low, clear, KEYS):
-        peak, total, values = _add_keys(
+        peak, total, values = add_keys(
             peak, total, values, q, k_ptr, v_ptr, table, key, positions, dims, is_dim,
             last_position, kv_head, k_block_stride, v_block_stride, scale, softcap, window,
             block_size, kv_width, HEAD_DIM, KEYS, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
     for key in range(clear, last_position + 1, KEYS):
-        peak, total, values = _add_keys(
+        peak, total, values = add_keys(
             peak, total, values, q, k_ptr, v_ptr, table, key, positions, dims, is_dim,
             last_position, kv_head, k_block_stride, v_block_stride, scale, softcap, window,
             block_size, kv_width, HEAD_DIM, KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
@@ -153,118 +153,3 @@ def chunk_kernel(
     if WANTS_LSE:
         lse = (peak + tl.log2(total)) / LOG2_E
         tl.store(lse_ptr + tokens * num_q_heads + heads, lse, mask=is_row)
-
-
-@triton.jit
-def decode_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    o_ptr,
-    lse_ptr,
-    tables_ptr,
-    lens_ptr,
-    q_token_stride,
-    q_head_stride,
-    k_block_stride,
-    v_block_stride,
-    table_stride,
-    scale,
-    softcap,
-    window,
-    num_q_heads,
-    block_size,
-    kv_width,
-    num_splits,
-    HEAD_DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    DIMS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    request = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-    seq_len = tl.load(lens_ptr + request)
-    rows = tl.arange(0, ROWS)
-    heads = kv_head * GROUP + rows
-    is_row = rows < GROUP
-    dims = tl.arange(0, DIMS)
-    is_dim = dims < HEAD_DIM
-    q = tl.load(
-        q_ptr
-        + request.to(tl.int64) * q_token_stride
-        + heads[:, None] * q_head_stride
-        + dims[None, :],
-        mask=is_row[:, None] & is_dim[None, :],
-        other=0.0,
-    )
-    low = 0
-    if HAS_WINDOW:
-        low = tl.maximum(seq_len - window, 0) // KEYS * KEYS
-    share = tl.cdiv(tl.cdiv(seq_len - low, num_splits), KEYS) * KEYS
-    begin = low + split * share
-    end = tl.minimum(begin + share, seq_len)
-    peak = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    values = tl.zeros([ROWS, DIMS], tl.float32)
-    positions = tl.zeros([ROWS], tl.int32) + seq_len - 1
-    table = tables_ptr + request.to(tl.int64) * table_stride
-    for key in range(begin, end, KEYS):
-        peak, total, values = _add_keys(
-            peak, total, values, q, k_ptr, v_ptr, table, key, positions, dims, is_dim,
-            end - 1, kv_head, k_block_stride, v_block_stride, scale, softcap, window,
-            block_size, kv_width, HEAD_DIM, KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
-        )  # fmt: skip
-    # LAYOUT: partial results are [B, H, splits, D] and [B, H, splits], normalised.
-    places = (request.to(tl.int64) * num_q_heads + heads) * num_splits + split
-    o = values / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(
-        o_ptr + places[:, None] * HEAD_DIM + dims[None, :],
-        o.to(o_ptr.dtype.element_ty),
-        mask=is_row[:, None] & is_dim[None, :],
-    )
-    tl.store(lse_ptr + places, peak + tl.log2(total), mask=is_row)
-
-
-@triton.jit
-def merge_kernel(
-    partial_ptr,
-    partial_lse_ptr,
-    sinks_ptr,
-    o_ptr,
-    lse_ptr,
-    num_q_heads,
-    num_splits,
-    HEAD_DIM: tl.constexpr,
-    DIMS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    WANTS_LSE: tl.constexpr,
-):
-    place = tl.program_id(0).to(tl.int64)
-    splits = tl.arange(0, SPLITS)
-    is_split = splits < num_splits
-    lse = tl.load(partial_lse_ptr + place * num_splits + splits, mask=is_split, other=float("-inf"))
-    peak = tl.max(lse, 0)
-    if HAS_SINKS:
-        sink = tl.load(sinks_ptr + place % num_q_heads).to(tl.float32) * LOG2_E
-        peak = tl.maximum(peak, sink)
-    weights = tl.exp2(lse - peak)
-    total = tl.sum(weights, 0)
-    if HAS_SINKS:
-        total += tl.exp2(sink - peak)
-    dims = tl.arange(0, DIMS)
-    is_dim = dims < HEAD_DIM
-    partial = tl.load(
-        partial_ptr + (place * num_splits + splits)[:, None] * HEAD_DIM + dims[None, :],
-        mask=is_split[:, None] & is_dim[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    o = tl.sum(partial * weights[:, None], 0) / total
-    tl.store(o_ptr + place * HEAD_DIM + dims, o.to(o_ptr.dtype.element_ty), mask=is_dim)
-    if WANTS_LSE:
-        tl.store(lse_ptr + place, (peak + tl.log2(total)) / LOG2_E)

@@ -6,60 +6,38 @@ whose results are merged by weight (Milakov and Gimelshein 2018, arXiv:1805.0286
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
-
 import torch
 import triton
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.plugin_api import Problem
 from torch import Tensor
 
-from deepinfer_cuda.heuristics import (
-    LARGE_SHARED_BYTES,
+from deepinfer_cuda.heuristics_attention import (
     DecodeLaunch,
     PrefillLaunch,
     decode_launch,
     prefill_launch,
 )
-from deepinfer_cuda.kernels.attend import chunk_kernel, decode_kernel, merge_kernel
+from deepinfer_cuda.kernels.attend import chunk_kernel
+from deepinfer_cuda.kernels.decode import decode_kernel, merge_kernel
+from deepinfer_cuda.kernels.limits import dtype_name, shared_bytes
 from deepinfer_cuda.kernels.long_chunks import attend_long
+from deepinfer_cuda.kernels.overlap import overlap
+from deepinfer_cuda.kernels.tiles import Tiles, plan_tiles
 
 MIN_LONG = 1024
 """Queries of a chunk from which copying its keys is worth it: measured on an H200."""
 
 
-@dataclass(frozen=True, slots=True)
-class PagedPlan:
-    """Which queries each tile of a step has; None: every request has one query."""
-
-    tile_requests: Tensor
-    """[N] int32"""
-    tile_firsts: Tensor
-    """[N] int32, the tile's first query, counted from its request's first."""
-
-
-def plan(problem: Problem, meta: AttentionMeta) -> PagedPlan | None:
-    """The `plan` of `attn.paged`: counts from the host, contents from the device's bounds.
-
-    Nothing is copied and nothing waits, so it can be recorded.
-    """
+def plan(problem: Problem, meta: AttentionMeta) -> Tiles | None:
+    """The `plan` of `attn.paged`; None where every request has one query."""
     if meta.max_query_len <= 1:
         return None
     num_q_heads, num_kv_heads = problem.dim("num_q_heads"), problem.dim("num_kv_heads")
     group = (num_q_heads or 1) // (num_kv_heads or 1)
-    shared_bytes = _shared_bytes(meta.cu_seqlens_q.device)
-    head_dim = problem.dim("head_dim") or 128
-    size = prefill_launch(group, head_dim, problem.dtype, shared_bytes).queries_per_tile
-    num_tiles = sum(-(-count // size) for count in meta.query_lens)
-    counts = (meta.cu_seqlens_q.diff() + size - 1) // size
-    ends = counts.cumsum(0)
-    # From the last tile on: a request's last tiles see most keys, and had better not start last.
-    tiles = torch.arange(num_tiles - 1, -1, -1, device=ends.device)
-    requests = torch.searchsorted(ends, tiles, right=True)
-    firsts = (tiles - (ends - counts)[requests]) * size
-    return PagedPlan(requests.int(), firsts.int())
+    limit = shared_bytes(meta.cu_seqlens_q.device)
+    launch = prefill_launch(group, problem.dim("head_dim") or 128, problem.dtype, limit)
+    return plan_tiles(meta, launch.queries_per_tile)
 
 
 def paged(
@@ -82,7 +60,7 @@ def paged(
         q = q if q.stride(2) == 1 else q.contiguous()
         options = (scale, window, sinks, softcap, return_lse)
         is_plain = options[1:] == (None, None, None, False) and q.dtype != torch.float32
-        if not isinstance(plan, PagedPlan):
+        if not isinstance(plan, Tiles):
             _attend_decode(q, k_cache, v_cache, meta, o, lse, *options)
         elif is_plain and all(count >= MIN_LONG for count in meta.query_lens):
             _attend_long(q, k_cache, v_cache, meta, o, scale)
@@ -106,7 +84,7 @@ def _attend_chunks(
     k_cache: Tensor,
     v_cache: Tensor,
     meta: AttentionMeta,
-    tiles: PagedPlan,
+    tiles: Tiles,
     o: Tensor,
     lse: Tensor,
     scale: float,
@@ -117,8 +95,10 @@ def _attend_chunks(
 ) -> None:
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     group = q.shape[1] // num_kv_heads
-    launch: PrefillLaunch = prefill_launch(group, head_dim, _name(q.dtype), _shared_bytes(q.device))
-    chunk_kernel[(len(tiles.tile_requests), num_kv_heads)](
+    launch: PrefillLaunch = prefill_launch(
+        group, head_dim, dtype_name(q.dtype), shared_bytes(q.device)
+    )
+    chunk_kernel[(len(tiles.requests), num_kv_heads)](
         q,
         k_cache,
         v_cache,
@@ -127,8 +107,8 @@ def _attend_chunks(
         meta.block_tables,
         meta.cu_seqlens_q,
         meta.seq_lens,
-        tiles.tile_requests,
-        tiles.tile_firsts,
+        tiles.requests,
+        tiles.firsts,
         q if sinks is None else sinks,
         q.stride(0),
         q.stride(1),
@@ -174,18 +154,28 @@ def _attend_decode(
     num_requests, num_heads, _ = q.shape
     group = num_heads // num_kv_heads
     launch: DecodeLaunch = decode_launch(
-        num_requests * num_kv_heads, group, head_dim, _name(q.dtype)
+        num_requests, num_kv_heads, group, head_dim, dtype_name(q.dtype), shared_bytes(q.device)
     )
     splits = launch.num_splits
-    shape = (num_requests, num_heads, splits, head_dim)
+    shape = (num_requests, num_heads, splits, head_dim) if splits > 1 else (1, 1, 1, 1)
     partial = torch.empty(shape, dtype=torch.float32, device=q.device)
     partial_lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
-    decode_kernel[(num_requests, num_kv_heads, splits)](
+    switches = {
+        "HEAD_DIM": head_dim,
+        "DIMS": launch.dims,
+        "HAS_SINKS": sinks is not None,
+        "WANTS_LSE": wants_lse,
+        **overlap(q.device),
+    }
+    decode_kernel[(num_kv_heads // launch.heads, splits, num_requests)](
         q,
         k_cache,
         v_cache,
+        o,
+        lse,
         partial,
         partial_lse,
+        q if sinks is None else sinks,
         meta.block_tables,
         meta.seq_lens,
         q.stride(0),
@@ -197,45 +187,32 @@ def _attend_decode(
         softcap or 0.0,
         window or 0,
         num_heads,
-        block_size,
         num_kv_heads * head_dim,
         splits,
-        HEAD_DIM=head_dim,
+        BLOCK_SIZE=block_size,
         GROUP=group,
+        HEADS=launch.heads,
         ROWS=launch.rows,
-        KEYS=launch.keys,
-        DIMS=launch.dims,
+        TOKENS=launch.tokens,
+        IS_SPLIT=splits > 1,
         HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None,
+        PREFETCHED=launch.prefetched,
         PRECISION=launch.precision,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
+        **switches,
     )
-    merge_kernel[(num_requests * num_heads,)](
-        partial,
-        partial_lse,
-        q if sinks is None else sinks,
-        o,
-        lse,
-        num_heads,
-        splits,
-        HEAD_DIM=head_dim,
-        DIMS=launch.dims,
-        SPLITS=triton.next_power_of_2(splits),
-        HAS_SINKS=sinks is not None,
-        WANTS_LSE=wants_lse,
-        num_warps=2,
-    )
-
-
-@cache
-def _shared_bytes(device: torch.device) -> int:
-    """Of shared memory that a device has for one program."""
-    if device.type == "cpu":  # Triton's interpreter
-        return LARGE_SHARED_BYTES
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    if splits > 1:
+        merge_kernel[(num_requests * num_heads,)](
+            partial,
+            partial_lse,
+            q if sinks is None else sinks,
+            o,
+            lse,
+            num_heads,
+            splits,
+            SPLITS=triton.next_power_of_2(splits),
+            num_warps=2,
+            **switches,
+        )
