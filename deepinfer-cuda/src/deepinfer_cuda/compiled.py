@@ -59,6 +59,7 @@ class CompiledKernel:
         tensors: Sequence[Tensor | None],
         numbers: Sequence[int],
         strides: Sequence[int],
+        factors: Sequence[float] = (),
     ) -> None:
         """Queue it on the current stream. Arguments in this order.
 
@@ -66,13 +67,14 @@ class CompiledKernel:
             tensors: passed as pointers, None as a null pointer.
             numbers: passed as `int`.
             strides: passed as `long long`.
+            factors: passed as `float`.
         """
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         types: list[Any] = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int] * len(numbers)
-        types += [ctypes.c_longlong] * len(strides)
+        types += [ctypes.c_longlong] * len(strides) + [ctypes.c_float] * len(factors)
         self._config.gridDimX = num_blocks
         self._config.hStream = torch.cuda.current_stream().cuda_stream
-        arguments = ((*pointers, *numbers, *strides), tuple(types))
+        arguments = ((*pointers, *numbers, *strides, *factors), tuple(types))
         _checked(driver.cuLaunchKernelEx(self._config, self._function, arguments, 0))
 
 

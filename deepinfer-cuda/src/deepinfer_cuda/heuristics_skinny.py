@@ -12,40 +12,58 @@ class SkinnyLaunch:
     piece: int
     num_stages: int
     num_fillers: int
-    row_groups: int
     pieces_held: int
     num_blocks: int
     """At most; one for each processor."""
     shared_bytes: int
 
 
-MAX_SKINNY_ROWS = 8
-"""Beyond, every tile reads so much of the rows that cuBLAS is quicker: measured on an H200."""
+ROWS = 8
+"""That a block of threads multiplies at once."""
+OUTPUTS = 16
+"""Rows of the weight in a tile."""
+NUM_WARPS = 8
+"""Besides those that fill the ring."""
 MAX_HELD = 7
-"""Pieces of eight rows that registers can hold."""
+"""Pieces of 1,024 columns that registers can hold."""
+MAX_SCALES = 32
+"""That a warp holds for a tile, one per lane."""
+RING_BYTES = 192 * 1024
+"""Of weights in flight, which keep the memory busy while a tile is added up."""
+MAX_SLOTS_PER_EXPERT = 4
+"""On average, up to which most lists of an expert's slots are of `ROWS` at most."""
 
 
 def skinny_launch(
-    num_rows: int, size: int, num_processors: int, shared_bytes: int
+    num_rows: int, size: int, num_processors: int, shared_bytes: int, *, is_coded: bool = False
 ) -> SkinnyLaunch | None:
     """For `num_rows` rows of `size` columns; None: this kernel is not for them.
 
+    More rows are cuBLAS's: every tile would read so much of them that it is quicker, as measured
+    on an H200.
+
     Args:
         shared_bytes: of shared memory that the device has for one program.
+        is_coded: the weight has a byte for a number, else two.
     """
-    pieces = [piece for piece in (1024, 512, 256) if size % piece == 0]
-    if not 0 < num_rows <= MAX_SKINNY_ROWS or not pieces:
+    wanted = (2048, 1024, 512) if is_coded else (1024, 512, 256)
+    piece = next((piece for piece in wanted if size % piece == 0), None)
+    if not 0 < num_rows <= ROWS or piece is None:
         return None
-    piece, groups = pieces[0], 1
-    stage_bytes = 16 * (2 * piece + 64) + 16  # and its two barriers
-    sum_bytes = 2 * 8 * 16 * 8 * groups * 4
-    num_stages = min((shared_bytes - sum_bytes) // stage_bytes, 6 * 1024 // piece)
+    if is_coded and size // min(piece, 1024) > MAX_SCALES:
+        return None
+    piece_bytes = piece if is_coded else 2 * piece
+    num_held = size // piece
+    stage_bytes = OUTPUTS * (piece_bytes + 64) + 16  # and its two barriers
+    sum_bytes = 2 * NUM_WARPS * OUTPUTS * ROWS * 4
+    num_stages = min(
+        (shared_bytes - sum_bytes) // stage_bytes, RING_BYTES // (OUTPUTS * piece_bytes)
+    )
     return SkinnyLaunch(
         piece=piece,
         num_stages=num_stages,
-        num_fillers=2,
-        row_groups=groups,
-        pieces_held=size // piece if size // piece <= MAX_HELD else 1,
+        num_fillers=4 if is_coded else 2,
+        pieces_held=num_held if num_held * piece <= MAX_HELD * 1024 else 0,
         num_blocks=num_processors,
         shared_bytes=num_stages * stage_bytes + sum_bytes,
     )

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from deepinfer_cuda.heuristics_skinny import MAX_HELD, MAX_SKINNY_ROWS, skinny_launch
+from deepinfer_cuda.heuristics_skinny import MAX_HELD, MAX_SCALES, ROWS, skinny_launch
 
 triton = pytest.importorskip("triton")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -14,7 +14,7 @@ COMPILE = """
 import sys
 from pathlib import Path
 from deepinfer_cuda.compiled import compile_source
-names = ("PIECE", "STAGES", "FILLERS", "GROUPS", "HELD", "GATED", "IS_HALF")
+names = ("PIECE", "STAGES", "FILLERS", "HELD", "GATED", "CODED", "EXPERTS", "IS_HALF")
 constants = tuple(zip(names, map(int, sys.argv[3:]), strict=True))
 Path(sys.argv[2]).write_bytes(compile_source("skinny", constants, sys.argv[1]))
 """
@@ -27,26 +27,46 @@ def test_what_was_measured_on_an_h200_stays():
 
 
 @pytest.mark.parametrize("shared_bytes", [HOPPER, RTX])
-@pytest.mark.parametrize("size", [256, 768, 1536, 4096, 7168, 12288])
-def test_a_ring_fits_and_pieces_fill_the_row(size, shared_bytes):
-    launch = skinny_launch(5, size, 100, shared_bytes)
+@pytest.mark.parametrize("is_coded", [False, True])
+@pytest.mark.parametrize("size", [512, 1536, 4096, 7168, 16384])
+def test_a_ring_fits_and_pieces_fill_the_row(size, is_coded, shared_bytes):
+    launch = skinny_launch(5, size, 100, shared_bytes, is_coded=is_coded)
     assert size % launch.piece == 0 and launch.piece % 256 == 0
     assert launch.num_stages >= 2 and launch.shared_bytes <= shared_bytes
-    assert launch.pieces_held in (1, size // launch.piece) and launch.pieces_held <= MAX_HELD
+    is_held = size <= MAX_HELD * 1024
+    assert launch.pieces_held == (size // launch.piece if is_held else 0)
 
 
-@pytest.mark.parametrize(("rows", "size"), [(0, 4096), (MAX_SKINNY_ROWS + 1, 4096), (1, 4100)])
+@pytest.mark.parametrize(("rows", "size"), [(0, 4096), (ROWS + 1, 4096), (1, 4100)])
 def test_other_products_are_not_for_it(rows, size):
     assert skinny_launch(rows, size, 132, HOPPER) is None
 
 
+def test_codes_need_whole_groups_and_a_lane_for_each_scale():
+    assert skinny_launch(1, 768, 132, HOPPER, is_coded=True) is None
+    longest = MAX_SCALES * 1024
+    assert skinny_launch(1, longest, 132, HOPPER, is_coded=True) is not None
+    assert skinny_launch(1, longest + 1024, 132, HOPPER, is_coded=True) is None
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize(("held", "gated", "half"), [(1, 0, 0), (MAX_HELD, 1, 0), (4, 1, 1)])
-def test_it_compiles_and_spills_no_registers(arch, held, gated, half, run_program, tmp_path):
+@pytest.mark.parametrize(
+    ("piece", "held", "gated", "coded", "experts", "half"),
+    [
+        *((256, 1, 0, 0, 0, 0), (1024, MAX_HELD, 1, 0, 0, 0), (1024, 0, 0, 0, 2, 1)),
+        *((512, 3, 0, 1, 0, 0), (1024, MAX_HELD, 1, 1, 1, 0), (2048, 0, 0, 1, 0, 1)),
+        (2048, 1, 0, 1, 2, 0),
+    ],
+)
+def test_it_compiles_and_hardly_spills(
+    arch, piece, held, gated, coded, experts, half, run_program, tmp_path
+):
     file = tmp_path / "skinny.cubin"
-    run_program("-c", COMPILE, arch, file, 1024, 2, 2, 1, held, gated, half)
+    fillers = 4 if coded else 2
+    run_program("-c", COMPILE, arch, file, piece, 4, fillers, held, gated, coded, experts, half)
     usage = subprocess.run([TOOL, "-res-usage", file], capture_output=True, text=True).stdout
-    assert re.findall(r"STACK:(\d+)", usage) == ["0"]
+    (stack,) = map(int, re.findall(r"STACK:(\d+)", usage))
+    assert stack <= (16 if coded and held == MAX_HELD else 0), "bytes of spilled registers"
 
 
 def test_what_does_not_compile_says_why(run_program):

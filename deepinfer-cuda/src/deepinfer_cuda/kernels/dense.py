@@ -1,4 +1,4 @@
-"""Products with weights: of few rows through a kernel of our own, of more through cuBLAS."""
+"""Products with plain weights: of few rows through a kernel of our own, of more through cuBLAS."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from deepinfer_cuda.kernels.act import silu_mul
-from deepinfer_cuda.kernels.skinny import launch_for, multiply
+from deepinfer_cuda.kernels.skinny import Weights, launch_for, multiply
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.dense`."""
-    launch = launch_for(x, weight)
-    if launch is None:
-        return linear(x, weight, bias)
-    return multiply(x, weight, bias, launch, is_gated=False)
+    weights = Weights(weight, bias=bias)
+    launch = launch_for(x, weights, len(x))
+    return linear(x, weight, bias) if launch is None else multiply(x, weights, launch)
 
 
 def gated(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, limit: float | None = None
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.gated`."""
-    launch = launch_for(x, weight) if limit is None else None
+    weights = Weights(weight, bias=bias)
+    launch = launch_for(x, weights, len(x))
     if launch is None:
         return silu_mul(linear(x, weight, bias), limit)
-    return multiply(x, weight, bias, launch, is_gated=True)
+    return multiply(x, weights, launch, is_gated=True, limit=limit)
