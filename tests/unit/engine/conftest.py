@@ -1,5 +1,7 @@
 """A tiny random model in place, shared by the engines of these tests."""
 
+from dataclasses import replace
+
 import pytest
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.engine import Engine
@@ -21,9 +23,12 @@ def make_engine(model_dir):
         EngineConfig.from_flat(str(model_dir), **options), PluginHost(load_entry_points=False)
     )
 
-    def make(stages=None, **fields):
-        fields = {**options, "num_blocks": 200, **fields}
-        return Engine.from_loaded(EngineConfig.from_flat(str(model_dir), **fields), loaded, stages)
+    def make(stages=None, proposer=None, **fields):
+        fields = {**options, "num_blocks": 200, "draft_guard": False, **fields}
+        drafting = replace(loaded, proposer=proposer)
+        return Engine.from_loaded(
+            EngineConfig.from_flat(str(model_dir), **fields), drafting, stages
+        )
 
     make.loaded = loaded
     return make
