@@ -233,7 +233,7 @@ def test_reference_on_an_accelerator_is_marked_and_strict_refuses_it():
     with pytest.raises(UnsupportedOpError, match="strict: a reference kernel for a hot op"):
         select(SPEC, problem(), [reference], rules(BOARD, strict=True))
     assert select(SPEC, problem(), [reference], rules(CPU, strict=True)).provider
-    cold = make_spec("fake.op", stub, major=2, tier=0, hot=False)
+    cold = make_spec("fake.op", stub, major=2, tier=0, runs_in="few_steps")
     assert select(cold, problem(), [reference], rules(BOARD, strict=True)).provider
 
 

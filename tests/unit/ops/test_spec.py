@@ -14,7 +14,7 @@ def test_a_spec_knows_its_key_family_and_reference():
     assert (spec.key, spec.family) == ("norm.thing@3", "norm")
     assert spec.reference == "deepinfer_core.ops.reference.norm:thing"
     assert list(spec.signature.parameters) == ["x", "eps"]
-    assert (spec.features, spec.hot) == ({"bias"}, True)
+    assert (spec.features, spec.runs_in) == ({"bias"}, "all_steps")
 
 
 def test_the_decorator_records_and_returns_the_stub():

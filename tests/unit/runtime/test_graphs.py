@@ -223,6 +223,10 @@ def test_ops_that_cannot_be_recorded_are_named_with_who_serves_them():
     assert ops_that_need_the_host(choices(safe)) == []
 
 
+def test_what_only_chunks_call_need_not_be_recorded():
+    assert ops_that_need_the_host(choices(ops=("attn.mla_prefill",))) == []
+
+
 def test_one_such_op_switches_graphs_off(loaded, caplog):
     """References that read sizes of the step on the host are such ops."""
     folder, model = loaded

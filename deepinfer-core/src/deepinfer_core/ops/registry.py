@@ -242,7 +242,7 @@ def _arch_key(arch: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _is_slow_reference(kernel: KernelSpec, spec: OpSpec, device: DeviceInfo) -> bool:
-    return spec.hot and kernel.priority <= 0 and device.kind != "cpu"
+    return spec.runs_in != "few_steps" and kernel.priority <= 0 and device.kind != "cpu"
 
 
 def _position(providers: Sequence[str], provider: str) -> int:

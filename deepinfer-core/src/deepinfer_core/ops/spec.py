@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from deepinfer_core.plugin_api.kernel import FEATURES
 
 F = TypeVar("F", bound=Callable[..., Any])
+RunsIn = Literal["all_steps", "chunks", "few_steps"]
+"""`chunks`: where some request has several tokens in the step."""
 
 REFERENCE_PACKAGE = "deepinfer_core.ops.reference"
 
@@ -39,8 +41,9 @@ class OpSpec:
     """Shapes, dtypes, laws."""
     features: frozenset[str] = frozenset()
     """What a caller may ask for beyond the plain op; each must be in a kernel's `caps.features`."""
-    hot: bool = True
-    """Runs in every step: a reference kernel for it on an accelerator is worth a warning."""
+    runs_in: RunsIn = "all_steps"
+    """Steps that call it. A reference kernel on an accelerator is worth a warning, except in few;
+    what runs in chunks only is never recorded."""
     previous: str | None = None
     """`module:attribute` of `adapt(fn)`, which makes a kernel of major - 1 serve this major."""
     weight: str | None = None
@@ -72,7 +75,7 @@ def op(
     major: int,
     tier: int,
     features: Iterable[str] = (),
-    hot: bool = True,
+    runs_in: RunsIn = "all_steps",
     previous: str | None = None,
     weight: str | None = None,
 ) -> Callable[[F], F]:
@@ -90,7 +93,7 @@ def op(
             major=major,
             tier=tier,
             features=features,
-            hot=hot,
+            runs_in=runs_in,
             previous=previous,
             weight=weight,
         )
@@ -109,7 +112,7 @@ def make_spec(
     major: int,
     tier: int,
     features: Iterable[str] = (),
-    hot: bool = True,
+    runs_in: RunsIn = "all_steps",
     previous: str | None = None,
     weight: str | None = None,
 ) -> OpSpec:
@@ -133,7 +136,7 @@ def make_spec(
         signature=inspect.signature(stub),
         doc=doc,
         features=frozenset(features),
-        hot=hot,
+        runs_in=runs_in,
         previous=previous,
         weight=weight,
     )

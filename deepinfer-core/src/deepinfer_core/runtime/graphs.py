@@ -19,6 +19,7 @@ from torch import Tensor
 from deepinfer_core.models.interface import Model
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import OpChoice
+from deepinfer_core.ops.spec import OP_SPECS
 from deepinfer_core.plugin_api.device import CapturedGraph, DeviceRuntime
 from deepinfer_core.runtime.batch import AttentionBatch, ForwardBatch
 from deepinfer_core.runtime.recorded_sizes import RecordedSizes
@@ -39,12 +40,13 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
 
 
 def ops_that_need_the_host(choices: Iterable[OpChoice]) -> list[str]:
-    """Ops of a model whose kernels cannot be recorded; empty: all can."""
+    """Ops of steps without chunks whose kernels cannot be recorded; empty: all can."""
     return sorted(
         {
             f"{choice.op} ({choice.provider})"
             for choice in choices
             if not choice.op.startswith("sample.")
+            and OP_SPECS[choice.op].runs_in != "chunks"
             and "graph_safe" not in choice.kernel.caps.features
         }
     )

@@ -78,7 +78,8 @@ def min_expanded_queries(latent: LatentConfig) -> int:
     """
     width = latent.nope_head_dim + latent.v_head_dim
     saved = 2 * latent.kv_rank - width
-    return 3 * latent.kv_rank * width // (2 * saved) if saved > 0 else sys.maxsize
+    # Never one alone: steps of one token per request are recorded, and this is not.
+    return max(2, 3 * latent.kv_rank * width // (2 * saved)) if saved > 0 else sys.maxsize
 
 
 class LatentCore:

@@ -95,7 +95,13 @@ def mla(
     """
 
 
-@op("attn.mla_prefill", major=1, tier=1, features={"varlen", "lse_out", "strided_cache"})
+@op(
+    "attn.mla_prefill",
+    major=1,
+    tier=1,
+    features={"varlen", "lse_out", "strided_cache"},
+    runs_in="chunks",
+)
 def mla_prefill(
     q: Tensor,
     cache: Tensor,

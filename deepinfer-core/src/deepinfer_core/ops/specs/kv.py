@@ -60,7 +60,7 @@ def compress(cache: Tensor, rows: Tensor, position_bias: Tensor, overlaps: bool)
     """
 
 
-@op("kv.copy_blocks", major=1, tier=0, hot=False)
+@op("kv.copy_blocks", major=1, tier=0, runs_in="few_steps")
 def copy_blocks(pool: Tensor, src: Tensor, dst: Tensor) -> None:
     """Copy whole pages, for copy-on-write.
 
