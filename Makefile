@@ -11,7 +11,7 @@ MODEL  := models/SmolLM2-135M-Instruct.Q4_1.gguf
 TORCH  := torch==2.13.0
 
 PACKAGES := deepinfer-core deepinfer-recipe plugins/deepinfer-cpu plugins/deepinfer-example
-SOURCES  := $(addsuffix /src,$(PACKAGES) deepinfer-cuda)
+SOURCES  := $(addsuffix /src,$(PACKAGES) deepinfer-cuda deepinfer-ascend)
 CPP_SOURCES := $(wildcard plugins/deepinfer-cpu/src/deepinfer_cpu/csrc/*)  # compiled at install
 
 .PHONY: demo test check docs bench model install dev clean
@@ -38,7 +38,7 @@ $(VENV)/installed: $(addsuffix /pyproject.toml,$(PACKAGES)) $(CPP_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet -e deepinfer-core[plot,hub] -e deepinfer-recipe -e plugins/deepinfer-cpu
+	$(BIN)/python -m pip install --quiet -e deepinfer-core[plot,hub,structured] -e deepinfer-recipe -e plugins/deepinfer-cpu
 	touch $@
 
 $(VENV)/dev: $(VENV)/installed pyproject.toml

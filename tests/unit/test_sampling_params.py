@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from deepinfer_core.errors import RequestError, UnsupportedSamplingError
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.structured.spec import StructuredOutput
 
 NAN, INF = float("nan"), float("inf")
 NO_NUMBERS = [True, "1", None, [1], NAN, INF, -INF]
@@ -38,6 +39,8 @@ GOOD: dict[str, list[Any]] = {
     "prompt_logprobs": [None, 0, 20],
     "logprobs_mode": ["raw", "processed"],
     "logits_stages": [(), ("mine",)],
+    "structured": [None, StructuredOutput(regex="a+")],
+    "thinking_budget": [None, 0, 10**6],
 }
 BAD: dict[str, list[Any]] = {
     "temperature": [*NO_NUMBERS, -0.1, 100.1, 1e-9],
@@ -62,6 +65,13 @@ BAD: dict[str, list[Any]] = {
     "prompt_logprobs": [*NO_WHOLES, -1],
     "logprobs_mode": ["RAW", None, 1],
     "logits_stages": NO_TEXT_LISTS,
+    "structured": [
+        *(3, "json", [], {}, {"json_object": False}, {"json_schema": ""}, {"json_schema": "{"}),
+        *({"json_schema": []}, {"json_schema": {"a": NAN}}, {"regex": 3}, {"choice": "a"}),
+        *({"choice": []}, {"choice": [""]}, {"regex": "a", "choice": ["b"]}, {"grammar": ""}),
+        *({"structural_tag": {}}, {"regex": "a", "max_whitespace": -1}, {"regex": "\ud800"}),
+    ],
+    "thinking_budget": [*NO_WHOLES, -1],
 }
 
 
@@ -81,7 +91,7 @@ def test_the_tables_cover_every_field() -> None:
 def test_good_values_are_kept(name: str, value: Any) -> None:
     kept = getattr(SamplingParams(**{name: value}), name)
     assert kept == value
-    assert type(kept) in (int, float, bool, str, tuple, dict, type(None))
+    assert type(kept) in (int, float, bool, str, tuple, dict, StructuredOutput, type(None))
 
 
 @pytest.mark.parametrize(("name", "value"), cases(BAD))
@@ -134,6 +144,11 @@ def test_an_unknown_name_is_refused_with_the_likely_one() -> None:
         SamplingParams(tempreature=0.5)
     with pytest.raises(UnsupportedSamplingError, match="zzz: unknown parameter; known are allowed"):
         SamplingParams(zzz=1)
+
+
+def test_an_unknown_name_of_a_form_is_refused_with_the_likely_one() -> None:
+    with pytest.raises(UnsupportedSamplingError, match=r"structured.json_scheme: .*json_schema"):
+        SamplingParams(structured={"json_scheme": {}})
 
 
 def test_minimum_and_maximum_must_agree() -> None:

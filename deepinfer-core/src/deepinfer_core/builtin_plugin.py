@@ -11,6 +11,7 @@ from deepinfer_core.ops.builtin import reference_kernels
 from deepinfer_core.plugin_api import (
     API_VERSION,
     DeviceInfo,
+    GrammarBackendSpec,
     HostInfo,
     KernelSpec,
     PluginInfo,
@@ -43,7 +44,20 @@ def deepinfer_kernels() -> list[KernelSpec]:
 
 @hookimpl
 def deepinfer_proposers() -> list[ProposerSpec]:
+    drafters = "deepinfer_core.speculative.drafters"
     return [
         ProposerSpec("ngram", "deepinfer_core.speculative.ngram:Ngram"),
         ProposerSpec("suffix", "deepinfer_core.speculative.suffix:Suffix"),
+        ProposerSpec("draft_model", f"{drafters}:load_draft_model", runs_on="device"),
+        ProposerSpec("mtp", f"{drafters}:load_mtp", runs_on="device"),
+        ProposerSpec("dspark", f"{drafters}:load_dspark", runs_on="device"),
+    ]
+
+
+@hookimpl
+def deepinfer_grammar_backends() -> list[GrammarBackendSpec]:
+    package = "deepinfer_core.structured"
+    return [
+        GrammarBackendSpec("xgrammar", f"{package}.xgrammar_backend:XgrammarBackend"),
+        GrammarBackendSpec("llguidance", f"{package}.llguidance_backend:LlguidanceBackend"),
     ]

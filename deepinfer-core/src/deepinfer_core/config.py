@@ -111,12 +111,32 @@ class SpeculativeConfig(_Section):
     depends on them. See docs/speculative-decoding.md."""
 
     proposer: Text = Field(default="none", min_length=1)
-    """Who guesses: `none`, `ngram`, `suffix`, or what a plugin calls its own."""
+    """Who guesses: `none`, `ngram`, `suffix`, `draft_model`, `mtp`, `dspark`, or what a plugin
+    calls its own."""
+    draft_model: PathText | None = None
+    """A small model with the same tokenizer, for the proposer `draft_model`."""
     num_drafts: Whole = Field(default=4, ge=1, le=15)
     """Guesses of one request in one step, at most."""
     draft_guard: Flag = True
     """Compute only guesses that are likely to give more than they cost; what a step costs is
     measured at start."""
+
+
+class StructuredConfig(_Section):
+    """Answers of a given form, and where thinking ends. See docs/structured.md."""
+
+    grammar_backend: Text = Field(default="auto", min_length=1)
+    """What compiles grammars: `xgrammar`, `llguidance`, what a plugin calls its own, or `auto`."""
+    compile_timeout_s: Real = Field(default=10.0, gt=0.0)
+    """Seconds that compiling one grammar may take."""
+    max_grammars: Whole = Field(default=128, ge=1)
+    """Compiled grammars that are kept for later requests."""
+    max_whitespace: Whole = Field(default=8, ge=0, le=64)
+    """Characters between two tokens of JSON, at most; a request may say otherwise."""
+    thinking_start: Text = Field(default="<think>", min_length=1)
+    """The token that begins what a model thinks before it answers."""
+    thinking_end: Text = Field(default="</think>", min_length=1)
+    """The token that ends it."""
 
 
 class PluginConfig(_Section):
@@ -137,6 +157,7 @@ class EngineConfig(_Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
     speculative: SpeculativeConfig = SpeculativeConfig()
+    structured: StructuredConfig = StructuredConfig()
     plugin: PluginConfig = PluginConfig()
 
     @classmethod
@@ -169,6 +190,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
     "speculative": SpeculativeConfig,
+    "structured": StructuredConfig,
     "plugin": PluginConfig,
 }
 FIELD_SECTIONS: dict[str, str] = {

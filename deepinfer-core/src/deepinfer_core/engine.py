@@ -25,16 +25,19 @@ from deepinfer_core.errors import EngineError
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.request_checks import RequestLimits, check_priority, check_request
-from deepinfer_core.runtime.assembly import DeviceSide, assemble
+from deepinfer_core.runtime.assembly import DeviceSide, StepLimits, assemble
 from deepinfer_core.runtime.runner import InFlight
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.scheduler import Scheduler, StepResult
-from deepinfer_core.speculative.choose import make_draft_source
+from deepinfer_core.speculative.choose import make_draft_source, num_drafts
+from deepinfer_core.structured.choose import make_structured_decoding
 
 if TYPE_CHECKING:
     from deepinfer_core.images import PreparedImage
     from deepinfer_core.models.loader import Progress
     from deepinfer_core.scheduling.plan import StepPlan
+    from deepinfer_core.structured.constraint import ThinkingStart
+    from deepinfer_core.structured.decoding import StructuredDecoding
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Engine:
     Args:
         limits: what a request may ask of this model and pool.
         loaded: the model, its facts, its op table and its tokenizer.
+        structured: holds answers to the forms that were asked for.
         defaults: the model's own sampling defaults, for fields that a request leaves open.
         overlap: which loop `advance` runs.
     """
@@ -56,6 +60,7 @@ class Engine:
         *,
         limits: RequestLimits,
         loaded: LoadedModel,
+        structured: StructuredDecoding,
         defaults: dict[str, Any],
         overlap: bool,
     ) -> None:
@@ -67,6 +72,7 @@ class Engine:
         self.runner = device_side.runner
         """For tools that measure; touch it only while nothing runs."""
         self._kv = device_side.kv
+        self._structured = structured
         self._defaults = defaults
         self._overlap = overlap
         self._last: InFlight | None = None
@@ -104,26 +110,21 @@ class Engine:
         Args:
             stages: custom logits stages by name.
         """
-        stages = stages or {}
+        stages, info = stages or {}, loaded.info
+        max_model_len = resolve_max_model_len(config.model, info)
         device_side = assemble(
             loaded.model,
             loaded.ops,
             loaded.runtime,
             config.cache,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_model_len=resolve_max_model_len(config.model, loaded.info),
+            limits=StepLimits(
+                config.scheduler.max_num_seqs,
+                max_model_len,
+                num_drafts(config.speculative, loaded.drafter),
+            ),
             logits_stages=stages,
+            drafter=loaded.drafter,
             cache_dir=config.device.cache_dir,
-        )
-        limits = RequestLimits(
-            vocab_size=loaded.info.vocab_size,
-            max_model_len=resolve_max_model_len(config.model, loaded.info),
-            max_position=loaded.info.max_position,
-            max_pool_tokens=device_side.kv.max_tokens_of_pool,
-            eos_token_ids=loaded.info.eos_token_ids,
-            logits_stages=frozenset(stages),
-            bounded_replay=config.cache.bounded_replay,
-            vision=device_side.runner.builder.images.config,
         )
         scheduler = Scheduler(
             device_side.kv,
@@ -134,16 +135,27 @@ class Engine:
             drafts=make_draft_source(
                 config.speculative,
                 loaded.proposer,
-                vocab_size=loaded.info.vocab_size,
-                measure=device_side.measure_step_costs,
+                loaded.drafter,
+                vocab_size=info.vocab_size,
+                costs=device_side,
             ),
         )
         return cls(
             scheduler,
             device_side,
-            limits=limits,
+            limits=RequestLimits(
+                vocab_size=info.vocab_size,
+                max_model_len=max_model_len,
+                max_position=info.max_position,
+                max_pool_tokens=device_side.kv.max_tokens_of_pool,
+                eos_token_ids=info.eos_token_ids,
+                logits_stages=frozenset(stages),
+                bounded_replay=config.cache.bounded_replay,
+                vision=device_side.runner.builder.images.config,
+            ),
             loaded=loaded,
-            defaults=sampling_defaults(config.model, loaded.info),
+            structured=make_structured_decoding(config.structured, loaded),
+            defaults=sampling_defaults(config.model, info),
             overlap=config.scheduler.overlap,
         )
 
@@ -154,11 +166,13 @@ class Engine:
         *,
         images: Sequence[PreparedImage] = (),
         priority: int = 0,
+        thinking: ThinkingStart | None = None,
     ) -> list[Request]:
         """Check a prompt and queue its `n` samples; they share the prompt's blocks.
 
         Args:
             images: prepared for this model, one for each image token of the prompt.
+            thinking: whether the prompt ends inside of thinking, as far as is known.
 
         Returns:
             One request per sample, in order of `sample_index`.
@@ -169,6 +183,7 @@ class Engine:
         params = params.with_defaults(self._defaults)
         checked = check_request(prompt_token_ids, params, self.limits, self._encode_word, images)
         priority = check_priority(priority)
+        self._structured.check(params)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         now = time.monotonic()
         requests = [
@@ -187,10 +202,11 @@ class Engine:
             )
             for sample_index in range(params.n)
         ]
+        is_held = self._structured.admit(requests, thinking)
         self._next_request_id += len(requests)
         leader, followers = requests[0], requests[1:]
         leader.followers.extend(followers)
-        self.scheduler.add(leader)
+        self.scheduler.add(leader, is_held=is_held)
         return requests
 
     def abort(self, request: Request, *, finish_reason: FinishReason = "abort") -> None:
@@ -213,7 +229,7 @@ class Engine:
         """The plain loop: launch a step and read its tokens."""
         if self._last is not None:
             return self._settle()
-        plan = self.scheduler.schedule()
+        plan = self._schedule()
         if plan is None:
             return self._idle()
         flight = self._submit(plan)
@@ -223,7 +239,7 @@ class Engine:
 
     def overlapped_step(self) -> StepResult:
         """Launch step N+1, then read the tokens of step N."""
-        plan = self.scheduler.schedule()
+        plan = self._schedule()
         flight = self._submit(plan) if plan is not None else None
         if self._last is None and plan is None:
             return self._idle()
@@ -258,6 +274,7 @@ class Engine:
             "num_queried_tokens": kv.num_queried_tokens,
             "num_hit_tokens": kv.num_hit_tokens,
             **self.scheduler.draft_metrics(),
+            **self._structured.metrics(),
         }
 
     def close(self) -> None:
@@ -267,6 +284,15 @@ class Engine:
 
     def _encode_word(self, word: str) -> list[int]:
         return self.tokenizer.encode(word, add_special_tokens=False)
+
+    def _schedule(self) -> StepPlan | None:
+        for requests, error in self._structured.take_ready():
+            for request in requests:
+                if error is None:
+                    self.scheduler.release(request)
+                else:
+                    self.scheduler.abort(request, finish_reason="error", error=error)
+        return self.scheduler.schedule()
 
     def _submit(self, plan: StepPlan) -> InFlight | None:
         """Launch a step; None if memory ran out, and the step is taken back."""
@@ -280,7 +306,7 @@ class Engine:
     def _sample(self, flight: InFlight) -> bool:
         """Draw a step's tokens; False if memory ran out, and the step is taken back."""
         try:
-            flight.sample()
+            flight.sample(self._structured.mask(flight.plan, flight.wanted))
         except (MemoryError, RuntimeError) as error:
             self._roll_back(flight.plan, error)
             return False
@@ -306,12 +332,17 @@ class Engine:
         return self._commit(flight)
 
     def _commit(self, flight: InFlight) -> StepResult:
-        return self.scheduler.commit(flight.plan, flight.result())
+        result = self.scheduler.commit(flight.plan, flight.result())
+        self._structured.forget(result.finished)
+        return result
 
     def _idle(self) -> StepResult:
         """Nothing to launch and nothing in flight: what ended meanwhile, or a bug."""
         result = StepResult(finished=self.scheduler.take_finished())
-        if not result.finished and self.scheduler.has_unfinished:
+        self._structured.forget(result.finished)
+        if self._structured.is_waiting:
+            self._structured.wait()
+        elif not result.finished and self.scheduler.has_unfinished:
             raise EngineError(
                 f"{self.scheduler.num_waiting} requests wait, none runs, and nothing can start"
             )

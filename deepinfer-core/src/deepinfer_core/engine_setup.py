@@ -18,15 +18,17 @@ from deepinfer_core.models.coded import Quantization, keep_stored_codes
 from deepinfer_core.models.loader import Progress, build_model, load_weights
 from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
-from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime
+from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime, GrammarBackendSpec
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.speculative.choose import load_proposer
+from deepinfer_core.speculative.choose import load_guesses
+from deepinfer_core.speculative.drafters import DrafterSetup
 from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 from deepinfer_core.weights.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
     from deepinfer_core.models.causal import CausalModel
+    from deepinfer_core.models.drafters.interface import Drafter
     from deepinfer_core.plugin_api.proposer import Proposer
     from deepinfer_core.weights.model_info import ModelInfo
 
@@ -43,7 +45,11 @@ class LoadedModel:
     runtime: DeviceRuntime
     tokenizer: Tokenizer
     proposer: Proposer | None = None
-    """Guesses tokens; None: nobody does."""
+    """Guesses tokens on the host; None: nobody does."""
+    drafter: Drafter | None = None
+    """Guesses tokens on the device."""
+    grammar_backends: tuple[GrammarBackendSpec, ...] = ()
+    """What can compile forms of answers, none of it imported yet."""
 
 
 def choose_device(config: EngineConfig, host: PluginHost) -> tuple[DeviceInfo, DeviceRuntime]:
@@ -146,8 +152,31 @@ def load_model(
         vocabulary=tokenizer,
         progress=progress,
     )
-    proposer = load_proposer(config.speculative, host)
-    return LoadedModel(model, checkpoint.info, ops, runtime, tokenizer, proposer)
+
+    def drafter_setup() -> DrafterSetup:
+        return DrafterSetup(
+            target=model,
+            checkpoint=checkpoint,
+            tokenizer=tokenizer,
+            ops=ops,
+            dtype=resolve_dtype(config.model, checkpoint.info),
+            device=runtime.torch_device,
+            registry=registry,
+            quantization=config.model.quantization,
+            draft_model=config.speculative.draft_model,
+        )
+
+    proposer, drafter = load_guesses(config.speculative, host, drafter_setup)
+    return LoadedModel(
+        model,
+        checkpoint.info,
+        ops,
+        runtime,
+        tokenizer,
+        proposer=proposer,
+        drafter=drafter,
+        grammar_backends=tuple(host.targets(GrammarBackendSpec)),
+    )
 
 
 def resolve_dtype(config: ModelConfig, info: ModelInfo) -> str:

@@ -13,7 +13,7 @@ import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
 _MAX_REPR_CHARS = 200
@@ -83,6 +83,8 @@ def _describe(annotation: Any) -> str:
         return f"a mapping from {_describe(key)} to {_describe(value)}"
     if origin in (Union, types.UnionType):
         return " or ".join(map(_describe, get_args(annotation)))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"an object with fields {', '.join(annotation.model_fields)}"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return names.get(annotation, str(annotation))
 

@@ -7,12 +7,16 @@ own cursor into `output_token_ids`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from deepinfer_core.errors import RequestError
 from deepinfer_core.images import ImageSpan, content_of
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import TokenLogprobs
+
+if TYPE_CHECKING:
+    from deepinfer_core.speculative.stats import DraftStats
+    from deepinfer_core.structured.constraint import Constraint
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Status = Literal["waiting", "running", "finished"]
@@ -31,6 +35,8 @@ class Request:
     max_total_tokens: int
     """num_prompt_tokens + the output limit, already cut to max_model_len."""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    constraint: Constraint | None = None
+    """What it may draw next; moves on with each token that it keeps."""
     images: tuple[ImageSpan, ...] = ()
     """In the order of the prompt; kept to the end, since a preempted prompt is computed again."""
     sample_index: int = 0
@@ -61,10 +67,8 @@ class Request:
     num_replay_tokens: int = 0
     """Tokens of prefix hits that were computed again, in all admissions; a statistic only."""
     num_preemptions: int = 0
-    num_draft_tokens: int = 0
-    """Guesses that were computed; a statistic only, like the following."""
-    num_accepted_tokens: int = 0
-    """Guesses that turned out to be what was drawn."""
+    drafts: DraftStats | None = None
+    """What became of guesses at its tokens; None: nobody made any."""
     followers: list[Request] = field(default_factory=list)
     """The other samples of the prompt, waiting to fork from this one."""
     wants_prompt_logprobs: bool = field(init=False)

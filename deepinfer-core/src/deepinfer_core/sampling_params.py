@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from deepinfer_core.errors import UnsupportedSamplingError
 from deepinfer_core.field_types import Flag, Real, Text, Whole, describe_allowed, short_repr
+from deepinfer_core.structured.spec import StructuredOutput
 
 MIN_TEMPERATURE = 1e-6
 """Dividing logits by less leaves the range in which float32 tells them apart; 0 is greedy."""
@@ -96,6 +97,10 @@ class SamplingParams(BaseModel):
     """Of the model's logits, or of the logits after all stages."""
     logits_stages: tuple[Text, ...] = ()
     """Names of custom stages that plugins registered, applied in this order."""
+    structured: StructuredOutput | None = None
+    """The form of the answer, such as `{"json_schema": {...}}`. It begins where thinking ends."""
+    thinking_budget: Whole | None = Field(default=None, ge=0)
+    """Tokens of thinking, after which its end is drawn; None: no limit."""
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -156,12 +161,14 @@ def _describe_problem(problem: ErrorDetails) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return message
-    name = str(problem["loc"][0])
-    if problem["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(name, SamplingParams.model_fields, n=1)
-        hint = f" did you mean {close[0]}?" if close else ""
-        known = ", ".join(sorted(SamplingParams.model_fields))
-        return f"{name}: unknown parameter;{hint} known are {known}"
     path = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-    allowed = describe_allowed(SamplingParams.model_fields[name])
+    name, *inner = map(str, problem["loc"])
+    fields = SamplingParams.model_fields
+    if name == "structured" and inner:
+        name, fields = inner[0], StructuredOutput.model_fields
+    if problem["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, fields, n=1)
+        hint = f" did you mean {close[0]}?" if close else ""
+        return f"{path}: unknown parameter;{hint} known are {', '.join(sorted(fields))}"
+    allowed = describe_allowed(fields[name])
     return f"{path} = {short_repr(problem['input'])}: {message}; allowed: {allowed}"

@@ -133,6 +133,7 @@ class Frontend:
             _with_stops(params, encoded.stop_token_ids),
             images=encoded.images,
             priority=priority,
+            thinking=encoded.thinking,
         )
         return [
             make_sample(

@@ -15,6 +15,7 @@ from deepinfer_core.errors import ConfigError, RequestError
 from deepinfer_core.images import PreparedImage
 from deepinfer_core.plugin_api.recipe import ReplyParser
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.structured.constraint import ThinkingStart
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or `{"prompt": text}` or `{"prompt_token_ids": ids}`, these also with
@@ -47,6 +48,8 @@ class EncodedPrompt:
     """Makes what reads one answer; raises RequestError only. None: the answer is the text."""
     images: tuple[PreparedImage, ...] = ()
     """One for each image token among the ids."""
+    thinking: ThinkingStart | None = None
+    """Whether the prompt ends inside of thinking; None: as its last tokens say."""
 
 
 def split_prompts(prompts: Prompt | Iterable[Prompt]) -> list[PromptItem]:

@@ -9,6 +9,7 @@ from deepinfer_core.images import PreparedImage
 from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.scheduler import StepResult
+from deepinfer_core.structured.constraint import ThinkingStart
 
 
 class EngineProtocol(Protocol):
@@ -21,6 +22,7 @@ class EngineProtocol(Protocol):
         *,
         images: Sequence[PreparedImage] = (),
         priority: int = 0,
+        thinking: ThinkingStart | None = None,
     ) -> list[Request]: ...
 
     def abort(self, request: Request, *, finish_reason: FinishReason = "abort") -> None: ...

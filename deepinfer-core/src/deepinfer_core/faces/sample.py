@@ -71,7 +71,9 @@ class Sample:
         request, start = self.request, self.num_seen
         ids = request.output_token_ids[start:]
         reason = (request.finish_reason or "abort") if request.is_finished else closing
-        has_stop_token = request.is_finished and reason == "stop" and bool(ids)
+        # Some answers stop where their form leaves nothing to add.
+        is_stopped = request.is_finished and reason == "stop" and bool(ids)
+        has_stop_token = is_stopped and ids[-1] in request.stop_token_ids
         delta = self._text.feed(ids, ends_with_stop_token=has_stop_token)
         text = delta.text
         if reason is not None and delta.num_tokens_kept is None:

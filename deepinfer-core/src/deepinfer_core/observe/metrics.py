@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from deepinfer_core.request import Request
+from deepinfer_core.speculative.stats import DraftCounts
 
 
-@dataclass(slots=True)
-class EngineMetrics:
+@dataclass(slots=True, kw_only=True)
+class EngineMetrics(DraftCounts):
     """Counts since the engine was made; times in seconds.
 
     A request is one sample of one prompt. Sums of times are over the finished ones.
@@ -42,35 +43,17 @@ class EngineMetrics:
     """Tokens looked up in the prefix cache, once for each admission."""
     num_hit_tokens: int = 0
     """Tokens found there."""
-    num_draft_steps: int = 0
-    """Times that a request drew behind drafts (`speculative.proposer`)."""
-    num_draft_tokens: int = 0
-    """Guesses that were computed; those that were not accepted are wasted."""
-    num_accepted_tokens: int = 0
-    num_declined_tokens: int = 0
-    """Guesses that the guard did not find worth computing (`speculative.draft_guard`)."""
-    drafted_by_position: tuple[int, ...] = ()
-    """How often a draft had a first guess, a second, and so on."""
-    accepted_by_position: tuple[int, ...] = ()
-    """How often these were accepted."""
+    num_mask_rows: int = 0
+    """Masks of grammars, one for each token that might be drawn."""
+    mask_fill_s: float = 0.0
+    """Time that filling them took, while the device computed."""
+    num_grammars_compiled: int = 0
+    num_grammar_hits: int = 0
+    """Requests whose grammar had been compiled for an earlier one."""
+    grammar_compile_s: float = 0.0
+    """Time that compiling took, beside the engine's loop."""
     ttft_sum_s: float = 0.0
     latency_sum_s: float = 0.0
-
-    @property
-    def num_wasted_tokens(self) -> int:
-        """Guesses that were computed for nothing."""
-        return self.num_draft_tokens - self.num_accepted_tokens
-
-    @property
-    def mean_accepted_len(self) -> float:
-        """Guesses accepted each time that a request drew behind some; one token comes on top."""
-        return self.num_accepted_tokens / max(1, self.num_draft_steps)
-
-    @property
-    def acceptance_by_position(self) -> tuple[float, ...]:
-        """Share of the first guesses that were accepted, of the second ones, and so on."""
-        pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
-        return tuple(accepted / max(1, drafted) for accepted, drafted in pairs)
 
 
 class Totals:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from deepinfer_core.errors import RequestError
+from deepinfer_core.errors import GrammarError, RequestError
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.entry import Entry, Place
@@ -38,7 +38,8 @@ def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager)
         outputs = request.output_token_ids
         if not outputs:
             request.first_token_time_s = now
-        is_single = is_plain and not num_drafts
+        constraint = request.constraint
+        is_single = is_plain and not num_drafts and constraint is None
         if is_single and len(outputs) + 1 < entry.max_output_tokens:
             token_id = token_ids[0]
             if token_id not in entry.stop_token_ids:
@@ -46,12 +47,15 @@ def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager)
                 updated.append(request)
                 continue
         entry.num_tokens -= 1 + num_drafts
+        error = RequestError(output.errors[index]) if index in output.errors else None
+        if constraint is not None and constraint.error is not None:
+            token_ids, error = (), constraint.error  # nothing said what it may draw
         if num_drafts:
             _settle_drafts(entry, num_drafts, max(0, len(token_ids) - 1))
         logprobs = output.logprobs[index] if output.logprobs is not None else None
         _append(entry, token_ids, logprobs, roster, kv)
-        if index in output.errors and request.finish_reason is None:
-            roster.end(entry, "error", error=RequestError(output.errors[index]))
+        if error is not None and request.finish_reason is None:
+            roster.end(entry, "error", error=error)
         if token_ids:
             updated.append(request)
     return updated
@@ -60,8 +64,6 @@ def commit_tokens(step: Step, output: StepOutput, roster: Roster, kv: KVManager)
 def _settle_drafts(entry: Entry, num_drafts: int, num_accepted: int) -> None:
     """What was computed of rejected drafts is void; the next step writes over it."""
     request = entry.request
-    request.num_draft_tokens += num_drafts
-    request.num_accepted_tokens += num_accepted
     if entry.place is Place.RUNNING:
         request.num_computed_tokens -= num_drafts - num_accepted
 
@@ -77,16 +79,24 @@ def _append(
     outputs = request.output_token_ids
     num_settled = request.num_prompt_tokens + len(outputs)
     for count, token_id in enumerate(token_ids, start=1):
-        outputs.append(token_id)
         is_stop = token_id in entry.stop_token_ids
-        if is_stop or len(outputs) >= entry.max_output_tokens:
+        is_complete = False
+        if request.constraint is not None and not is_stop:
+            try:
+                is_complete = request.constraint.advance(token_id)
+            except GrammarError as error:
+                request.logprobs += (logprobs or [])[: count - 1]
+                roster.end(entry, "error", error=error)
+                return
+        outputs.append(token_id)
+        if is_stop or is_complete or len(outputs) >= entry.max_output_tokens:
             if logprobs is not None:
                 request.logprobs += logprobs[:count]
             kv.register(request, num_settled + count - 1)  # accepted drafts are computed
             is_named = is_stop and token_id in request.params.stop_token_ids
             roster.end(
                 entry,
-                "stop" if is_stop else "length",
+                "stop" if is_stop or is_complete else "length",
                 stop_reason=token_id if is_named else None,
             )
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from deepinfer_core.request import Request
-from deepinfer_core.speculative.drafting import Drafting
+from deepinfer_core.speculative.acceptance import Acceptance
 
 
 class Place(Enum):
@@ -14,6 +14,8 @@ class Place(Enum):
 
     ATTACHED = auto()
     """A sample of n > 1 that will fork from its leader."""
+    HELD = auto()
+    """Not ready to wait yet; so are the samples that will fork from it, which are attached."""
     WAITING = auto()
     RUNNING = auto()
     SETTLING = auto()
@@ -25,8 +27,9 @@ class Entry:
     """A request's place and what the step loop reads of it, precomputed."""
 
     __slots__ = (
+        "acceptance",
+        "draft_confidence",
         "draft_token_ids",
-        "drafting",
         "gives_up_row",
         "key",
         "last_step_id",
@@ -55,8 +58,10 @@ class Entry:
         """Equals `request.num_tokens`, which is too slow for the loop."""
         self.num_tokens_ready = 0
         """Up to so many, one token after the other needs no look at blocks and samples."""
-        self.drafting: Drafting | None = None
+        self.acceptance: Acceptance | None = None
         """None: nobody guesses its tokens, or not yet."""
+        self.draft_confidence: Sequence[float] | None = None
+        """What its drafter says of each of `draft_token_ids`; None: nothing."""
         self.draft_token_ids: Sequence[int] = ()
         """Guesses behind its settled tokens. While a step of it is in flight, they are void, and
         say that it waits for its token to be drafted behind."""

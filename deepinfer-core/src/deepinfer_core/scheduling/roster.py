@@ -7,7 +7,8 @@
                             ^
     preempt, a step in flight (blocks given back at once, the row kept)
 
-Who is ousted gives up its row too, once no step in flight uses it, and waits as one without.
+Who is held when it is added waits once it is released. Who is ousted gives up its row too, once no
+step in flight uses it, and waits as one without.
 Followers of n > 1 stay attached to their leader until they fork (running) or are let go (waiting).
 Knows no step plan; it is told which steps have settled.
 """
@@ -68,8 +69,8 @@ class Roster:
         """Finished, with a step in flight."""
         return sum(1 for entry in self._settling if entry.request.is_finished)
 
-    def add(self, request: Request) -> None:
-        """Let a request and its followers wait.
+    def add(self, request: Request, *, is_held: bool = False) -> None:
+        """Let a request and its followers wait, or hold them until `release`.
 
         Raises:
             RequestError: an empty prompt, no room for output, or added before; nothing changed.
@@ -82,7 +83,15 @@ class Roster:
         for follower in request.followers:
             entry = self._enter(follower)
             entry.place, entry.leader = Place.ATTACHED, leader
-        self.waiting.push(leader)
+        if is_held:
+            leader.place = Place.HELD
+        else:
+            self.waiting.push(leader)
+
+    def release(self, entry: Entry) -> None:
+        """Let a held entry wait."""
+        if entry.place is Place.HELD:
+            self.waiting.push(entry)
 
     def take_row(self, entry: Entry) -> bool:
         """Give an entry a row if it has none; False if none is free."""
@@ -153,7 +162,7 @@ class Roster:
         if entry.leader is not None:
             entry.leader.request.followers.remove(request)
         if request.followers:
-            self._promote_follower(request)
+            self._promote_follower(entry)
         if place is Place.RUNNING:
             del self.running[bisect_left(self.running, entry.key, key=_KEY)]
             if self.is_in_flight(entry):
@@ -255,8 +264,9 @@ class Roster:
         self._row_frees.append(request.row)
         request.row = -1
 
-    def _promote_follower(self, request: Request) -> None:
+    def _promote_follower(self, leader: Entry) -> None:
         """The leader ended before the fork: its first follower computes the prompt for the rest."""
+        request = leader.request
         heir, *rest = request.followers
         request.followers, heir.followers = [], rest
         heir.wants_prompt_logprobs = request.wants_prompt_logprobs
@@ -264,7 +274,10 @@ class Roster:
         entry.want_prompt_logprobs()
         for follower in rest:
             self.entries[follower.request_id].leader = entry
-        self.let_go(entry)
+        if leader.place is Place.HELD:
+            entry.place, entry.leader = Place.HELD, None
+        else:
+            self.let_go(entry)
 
 
 def _check_lengths(request: Request) -> None:

@@ -68,16 +68,27 @@ class Scheduler:
         self._next_step_id = 0
         self._history_len = history_len
         self._drafts = drafts
+        if drafts is not None:
+            self._planner.num_lookahead_tokens = drafts.num_lookahead_tokens
         self.max_tokens_of_pool = self._planner.max_tokens_of_pool
         """Longest request that can be computed; refuse longer ones early."""
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, *, is_held: bool = False) -> None:
         """Let a request wait; with its `followers`, which fork from it when its prompt is done.
+
+        Args:
+            is_held: it is not to start before `release`, and holds up nobody.
 
         Raises:
             RequestError: an empty prompt, no room for output, or added before.
         """
-        self._roster.add(request)
+        self._roster.add(request, is_held=is_held)
+
+    def release(self, request: Request) -> None:
+        """Let a held request wait like others. Does nothing if it is not held (any more)."""
+        entry = self._roster.entries.get(request.request_id)
+        if entry is not None:
+            self._roster.release(entry)
 
     def abort(
         self,
@@ -172,6 +183,8 @@ class Scheduler:
         step = self._planner.plan(self._next_step_id, is_idle=not self._in_flight)
         if step.is_empty:
             return None
+        if self._drafts is not None:
+            self._drafts.prepare(step)
         self._in_flight.append(step)
         self._next_step_id += 1
         return step.complete(

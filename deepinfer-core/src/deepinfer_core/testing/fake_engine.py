@@ -18,6 +18,7 @@ from deepinfer_core.request import FinishReason, Request
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.scheduling.plan import TokenLogprobs
 from deepinfer_core.scheduling.scheduler import StepResult
+from deepinfer_core.structured.constraint import ThinkingStart
 from deepinfer_core.testing.tiny_tokenizer import (
     CHAT_TEMPLATE,
     EOS_TOKEN_ID,
@@ -82,6 +83,7 @@ class FakeEngine:
         *,
         images: Sequence[PreparedImage] = (),
         priority: int = 0,
+        thinking: ThinkingStart | None = None,
     ) -> list[Request]:
         prompt = list(prompt_token_ids)
         known = all(hasattr(i, "__index__") and 0 <= i < self.vocab_size for i in prompt)

@@ -1,0 +1,315 @@
+"""JSON schemas as grammars of the JSON texts that are valid.
+
+The texts have one form: keys in the order of the schema, those that it only allows behind those
+that it declares, whitespace bounded, each value written once. So what is produced is always valid;
+what is valid can be produced unless it is written otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deepinfer_core.errors import GrammarError
+from deepinfer_core.structured.ebnf import (
+    Ranges,
+    Rules,
+    char_class,
+    complement,
+    literal,
+    make_ranges,
+    minus,
+    of_characters,
+    repeat,
+)
+from deepinfer_core.structured.formats import FORMATS
+from deepinfer_core.structured.json_values import FIELD, canonical, parse, refuse
+from deepinfer_core.structured.numbers import integer_expression, number_expression
+from deepinfer_core.structured.regex import expression, parse_regex
+from deepinfer_core.structured.schema_keywords import Schema, Shape
+from deepinfer_core.structured.shapes import ShapeReader
+
+MAX_RULES = 20_000
+MAX_COUNT = 20_000
+"""Of characters or items, in a bound of a schema."""
+
+_MUST_ESCAPE = make_ranges([(0, 0x1F), *of_characters('"\\')])
+_SHORT = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t", '"': '"', "\\": "\\"}
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = (
+    rf'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}} | '
+    rf'[dD] [89abAB] {_HEX}{{2}} "\\" "u" [dD] [c-fC-F] {_HEX}{{2}}))'
+)
+
+
+def schema_rules(schema: str, *, max_whitespace: int) -> str:
+    """The grammar of a schema, given as JSON text.
+
+    Raises:
+        GrammarError: the schema is malformed or cannot be enforced; names the JSON path.
+    """
+    rules = Rules()
+    rules.root = SchemaWriter(parse(schema), rules, max_whitespace=max_whitespace).root()
+    return rules.text()
+
+
+def write_json(ranges: Ranges) -> str:
+    """One character out of some, as a JSON string has it; each in one way."""
+    parts = []
+    if plain := minus(ranges, _MUST_ESCAPE):
+        parts.append(char_class(plain))
+    for low, high in ranges:
+        for code in range(low, min(high, 0x5C) + 1):
+            character = chr(code)
+            if character in _SHORT:
+                parts.append(literal(f"\\{_SHORT[character]}"))
+            elif code < 0x20:
+                parts.append(literal(f"\\u{code:04x}"))
+    return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
+
+
+class SchemaWriter:
+    """Writes the rules of one schema, one for each part of it that is different.
+
+    Args:
+        rules: where they go.
+        prefix: of their names.
+    """
+
+    def __init__(self, schema: Schema, rules: Rules, *, max_whitespace: int) -> None:
+        self._schema = schema
+        self._reader = ShapeReader(schema)
+        self._rules = rules
+        self._names: dict[str, str | None] = {}
+        space = repeat("[ \\n\\t\\r]", 0, max_whitespace)
+        self._space = rules.add("space", space)
+        self._character = rules.add("char", rf'[^"\\\x00-\x1f] | {_ESCAPE}')
+        self._plain_character = rules.add("plain", write_json(complement(())))
+
+    def root(self) -> str:
+        """The rule of the whole schema.
+
+        Raises:
+            GrammarError: as `schema_rules`.
+        """
+        try:
+            name = self.rule(self._schema, "#")
+        except RecursionError:
+            raise GrammarError(f"{FIELD}: is nested too deeply", field=FIELD) from None
+        if name is None:
+            refuse("#", "nothing is valid")
+        return name
+
+    def rule(self, schema: Schema, path: str) -> str | None:
+        """The rule of a part of the schema; None: nothing is valid."""
+        key = canonical(schema)
+        if key in self._names:
+            return self._names[key]
+        shapes = self._reader.shapes(schema, path)
+        if not shapes:
+            self._names[key] = None
+            return None
+        if len(self._names) > MAX_RULES:
+            refuse(path, f"the schema has more than {MAX_RULES} parts")
+        name = self._rules.reserve("value")
+        self._names[key] = name
+        bodies = [body for shape in shapes for body in self._bodies(shape, path)]
+        self._rules.define(name, " | ".join(dict.fromkeys(bodies)))
+        return name
+
+    def _bodies(self, shape: Shape, path: str) -> list[str]:
+        if shape.values is not None:
+            return [literal(text) for text in shape.values]
+        bodies = []
+        if "null" in shape.types:
+            bodies.append('"null"')
+        if "boolean" in shape.types:
+            bodies.append('"true" | "false"')
+        if "number" in shape.types:
+            bodies.append(self._number(shape, path))
+        if "string" in shape.types:
+            bodies.append(self._string(shape, path))
+        if "array" in shape.types:
+            bodies.append(self._array(shape, path))
+        if "object" in shape.types:
+            bodies.append(self._object(shape, path))
+        return bodies
+
+    def _number(self, shape: Shape, path: str) -> str:
+        write = integer_expression if shape.is_whole else number_expression
+        try:
+            written = write(shape.interval)
+        except ValueError as error:
+            refuse(path, str(error))
+        assert written is not None, "an empty interval leaves no number"
+        return written
+
+    def _string(self, shape: Shape, path: str) -> str:
+        limits = [*shape.patterns, *shape.formats]
+        bounded = (shape.min_length, shape.max_length) != (0, None)
+        if len(limits) + bounded > 1:
+            refuse(
+                path,
+                "pattern, format and lengths cannot be held together; write them as one pattern",
+            )
+        if not limits:
+            count = _bounded(shape.min_length, shape.max_length, path)
+            return f'"\\"" {repeat(self._character, *count)} "\\""'
+        if shape.formats and shape.formats[0] not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            refuse(f"{path}/format", f"{limits[0]!r} cannot be enforced, only {known} can; leave "
+                   "it out or use a pattern")  # fmt: skip
+        pattern = FORMATS[shape.formats[0]] if shape.formats else shape.patterns[0]
+        field = f"{FIELD}: {path}/pattern"
+        node = parse_regex(pattern, field=field)
+        return f'"\\"" ({expression(node, write_json, is_search=True, field=field)}) "\\""'
+
+    def _array(self, shape: Shape, path: str) -> str:
+        least, most = _bounded(shape.min_items, shape.max_items, path)
+        prefix = [self.rule(part, f"{path}/prefixItems/{i}") for i, part in enumerate(shape.prefix)]
+        item = None if most == 0 else self.rule(shape.items, f"{path}/items")
+        space, num_prefix = self._space, len(prefix)
+        if most is not None:
+            prefix = prefix[:most]
+        more = None if most is None else most - num_prefix
+        rest = ""
+        if item is not None and more != 0:
+            needed = (
+                max(0, least - max(num_prefix, 1)) if not prefix else max(0, least - num_prefix)
+            )
+            tail = more if more is None or prefix else more - 1
+            rest = repeat(f'"," {space} {item} {space}', needed, tail)
+        if not prefix:
+            if item is None or more == 0:
+                return f'"[" {space} "]"'
+            inner = f"{item} {space} {rest}"
+            optional = "" if least else "?"
+            return f'"[" {space} ({inner}){optional} "]"'
+        body = rest
+        for index in range(len(prefix) - 1, -1, -1):
+            comma = f'"," {space} ' if index else ""
+            body = f"{comma}{prefix[index]} {space} {body}".rstrip()
+            if index >= least:
+                body = f"({body})?"
+        return f'"[" {space} {body} "]"'
+
+    def _object(self, shape: Shape, path: str) -> str:
+        declared = dict(shape.properties)
+        names = [*declared, *(name for name in shape.required if name not in declared)]
+        pairs: list[tuple[str, bool]] = []
+        for name in names:
+            schema = declared.get(name, shape.additional)
+            rule = self.rule(schema, f"{path}/properties/{name}")
+            if rule is not None:
+                key = literal(canonical(name))
+                pair = f'{key} {self._space} ":" {self._space} {rule} {self._space}'
+                pairs.append((pair, name in shape.required))
+        more = self._additional(shape, names, path)
+        return ObjectWriter(self._rules, self._space, pairs, more).body(
+            shape.min_properties, shape.max_properties, path
+        )
+
+    def _additional(self, shape: Shape, names: list[str], path: str) -> str | None:
+        """A pair whose key is not declared; None: there is none."""
+        rule = self.rule(shape.additional, f"{path}/additionalProperties")
+        if rule is None:
+            return None
+        key = repeat(self._character, 0, None)
+        if names:
+            key = self._other_than(names)
+        return f'"\\"" {key} "\\"" {self._space} ":" {self._space} {rule} {self._space}'
+
+    def _other_than(self, names: list[str]) -> str:
+        """The inside of a string that is none of the names."""
+        tree: dict[str, Any] = {}
+        for name in names:
+            node = tree
+            for character in name:
+                node = node.setdefault(character, {})
+            node[""] = {}
+        return self._rules.add("key", self._branch(tree))
+
+    def _branch(self, tree: dict[str, Any]) -> str:
+        anything = repeat(self._plain_character, 0, None)
+        children = {character: node for character, node in tree.items() if character}
+        others = write_json(complement(of_characters(children)))
+        parts = [] if "" in tree else ['""']
+        parts.append(f"{others} {anything}")
+        for character, node in children.items():
+            parts.append(f"{write_json(of_characters(character))} ({self._branch(node)})")
+        return " | ".join(parts)
+
+
+class ObjectWriter:
+    """The pairs of an object in their order, with commas between those that are there.
+
+    Args:
+        pairs: each with whether it must be there.
+        more: a pair that may follow any number of times; None: none may.
+    """
+
+    def __init__(
+        self, rules: Rules, space: str, pairs: list[tuple[str, bool]], more: str | None
+    ) -> None:
+        self._rules, self._space, self._pairs, self._more = rules, space, pairs, more
+
+    def body(self, least: int, most: int | None, path: str) -> str:
+        """The whole object.
+
+        Raises:
+            GrammarError: so many pairs cannot be counted.
+        """
+        needed = sum(is_required for _, is_required in self._pairs)
+        num_optional = len(self._pairs) - needed
+        if least > needed + 1:
+            refuse(f"{path}/minProperties", "only what is required can be counted, and one more; "
+                   "name further ones as required")  # fmt: skip
+        limit: int | None = None
+        if most is not None and (self._more is not None or most < len(self._pairs)):
+            if num_optional:
+                refuse(f"{path}/maxProperties", "cannot be counted beside optional properties; "
+                       "leave it out")  # fmt: skip
+            limit = most - needed
+        inner = self._first(0, limit, must_have=least > needed)
+        return f'"{{" {self._space} ({inner}) "}}"'
+
+    def _first(self, index: int, limit: int | None, *, must_have: bool) -> str:
+        """The pairs from an index on when none is written yet."""
+        if index == len(self._pairs):
+            if self._more is None or limit == 0:
+                return '""'
+            rest = repeat(
+                f'"," {self._space} {self._more}', 0, limit if limit is None else limit - 1
+            )
+            optional = "" if must_have else "?"
+            return f"({self._more} {rest}){optional}"
+        pair, is_required = self._pairs[index]
+        here = f"{pair} {self._rest(index + 1, limit, must_have=must_have and is_required)}"
+        if is_required:
+            return here
+        later = self._rules.add("later", self._first(index + 1, limit, must_have=must_have))
+        return f"{here} | {later}"
+
+    def _rest(self, index: int, limit: int | None, *, must_have: bool) -> str:
+        """The pairs from an index on behind another."""
+        if index == len(self._pairs):
+            if self._more is None or limit == 0:
+                return '""'
+            return repeat(f'"," {self._space} {self._more}', int(must_have), limit)
+        pair, is_required = self._pairs[index]
+        rest = self._rest_rule(index + 1, limit, must_have=must_have)
+        comma = f'"," {self._space} {pair}'
+        if is_required:
+            return f"{comma} {rest}"
+        if not must_have:
+            return f"({comma})? {rest}"
+        free = self._rest_rule(index + 1, limit, must_have=False)
+        return f"({comma} {free} | {rest})"
+
+    def _rest_rule(self, index: int, limit: int | None, *, must_have: bool) -> str:
+        return self._rules.add("rest", self._rest(index, limit, must_have=must_have))
+
+
+def _bounded(least: int, most: int | None, path: str) -> tuple[int, int | None]:
+    if max(least, most or 0) > MAX_COUNT:
+        refuse(path, f"a bound above {MAX_COUNT} is too much for a grammar; leave it out")
+    return least, most
