@@ -154,11 +154,13 @@ def launches(sm):
                 "HEAD_DIM": HEAD_DIM,
                 "ROTARY_DIM": HEAD_DIM,
                 "HALF": HEAD_DIM // 2,
-                "REST": 1,
+                "REST": 0,
+                "HEADS": qkv.HEADS,
                 "INTERLEAVED": False,
                 "HAS_NORM": True,
+                **overlap(sm),
             },
-            {"num_warps": 1},
+            {"num_warps": 2},
         ),
     }  # fmt: skip
 
