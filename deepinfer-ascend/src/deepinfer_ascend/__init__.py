@@ -1,0 +1,1 @@
+"""Ascend NPUs for DeepInfer, through the public plugin contract only."""

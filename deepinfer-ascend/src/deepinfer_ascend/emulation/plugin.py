@@ -1,0 +1,57 @@
+"""The plugin with emulated devices, on a machine without any.
+
+`deepinfer plugins check deepinfer_ascend.emulation.plugin:on_910b` tries all that is claimed.
+
+The kernels are those of the real plugin, claim by claim. Light: torch is imported with a device.
+"""
+
+from __future__ import annotations
+
+from deepinfer_core import hookimpl
+from deepinfer_core.plugin_api import (
+    DeviceInfo,
+    DeviceRuntime,
+    Issue,
+    KernelSpec,
+    PluginInfo,
+    load_target,
+)
+
+from deepinfer_ascend import plugin
+from deepinfer_ascend.soc import KIND, SOCS, Soc
+
+
+class EmulatedPlugin:
+    """Finds one NPU of a generation, which computes on the CPU."""
+
+    def __init__(self, soc: Soc) -> None:
+        self.soc = soc
+
+    @hookimpl
+    def deepinfer_plugin_info(self) -> PluginInfo:
+        info = plugin.deepinfer_plugin_info()
+        return PluginInfo(f"{info.name}-emulated", info.version, vendor=info.vendor, api=info.api)
+
+    @hookimpl
+    def deepinfer_probe(self) -> list[DeviceInfo]:
+        features = self.soc.features | {"emulated"}
+        return [DeviceInfo(kind=KIND, arch=self.soc.arch, features=features)]
+
+    @hookimpl
+    def deepinfer_device_runtime(self, device: DeviceInfo) -> DeviceRuntime | None:
+        if device.kind != KIND:
+            return None
+        target = "deepinfer_ascend.emulation.runtime:EmulatedRuntime"
+        runtime: DeviceRuntime = load_target(target)(device)
+        return runtime
+
+    @hookimpl
+    def deepinfer_check_config(self, config: object, device: DeviceInfo) -> list[Issue]:
+        return plugin.deepinfer_check_config(config, device)
+
+    @hookimpl
+    def deepinfer_kernels(self, device: DeviceInfo) -> list[KernelSpec]:
+        return plugin.deepinfer_kernels(device)
+
+
+on_910b, on_910c, on_950 = (EmulatedPlugin(soc) for soc in SOCS)

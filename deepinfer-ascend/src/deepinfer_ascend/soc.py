@@ -1,0 +1,54 @@
+"""What each system on chip (SoC) can do: the one table that claims, checks and probe go by.
+
+`arch` of a device is the name of its generation, which core compares piecewise:
+910b < 910c < 950.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIND = "npu"
+"""As torch names the device."""
+OLDEST = "910b"
+FP8 = "950"
+"""The first generation with FP8, MX formats and hyper-connections in its operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Soc:
+    """One generation."""
+
+    arch: str
+    product: str
+    """As the vendor's documents call it."""
+    prefixes: tuple[str, ...]
+    """How names of its chips begin, as driver and toolkit report them, in lower case."""
+    pci_ids: tuple[str, ...]
+    """Of its chips on the PCI bus, behind the vendor's own; none where none was seen."""
+    features: frozenset[str]
+
+
+_INT8 = frozenset({"int8", "nz"})
+
+SOCS = (
+    Soc("910b", "Atlas A2", ("910b",), ("0xd802",), _INT8),
+    # 910C is two dies of 910B; its chips report as 910_93xx, and each die is a device.
+    Soc("910c", "Atlas A3", ("910_93", "910c"), ("0xd803",), _INT8),
+    Soc("950", "Ascend 950", ("950", "910_95"), (), _INT8 | {"fp8", "mx", "mhc"}),
+)
+
+
+def find_soc(name: str) -> Soc | None:
+    """The generation of a chip by what driver or toolkit call it, such as `Ascend910B3`."""
+    short = name.strip().lower().removeprefix("ascend").strip()
+    return next((soc for soc in SOCS if short.startswith(soc.prefixes)), None)
+
+
+def soc_of(arch: str) -> Soc:
+    """The generation of this arch.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {soc.arch: soc for soc in SOCS}[arch]
