@@ -53,6 +53,7 @@ def host():
     assert len(examples) == len(HOOKS)
     names = {name: getattr(plugin_api, name) for name in plugin_api.__all__}
     names |= {"hookimpl": hookimpl, "AcmeRuntime": AcmeRuntime, "count_boards": lambda: 2}
+    names |= {"driver_answers": lambda: False}
     host = PluginHost(load_entry_points=False)
     host.register(run("\n".join(examples), **names), name="acme")
     return host
@@ -69,6 +70,12 @@ def test_the_example_devices_are_found_and_driven(host):
     runtime = host.device_runtime(ACME)
     assert (type(runtime), runtime.index) == (AcmeRuntime, 1)
     assert type(host.device_runtime(host.find_device("cpu"))) is CpuRuntime
+
+
+def test_the_example_says_why_devices_are_missing(host):
+    assert [reason.text for reason in host.missing_devices()] == [
+        "the driver of Acme boards does not answer; load acme.ko"
+    ]
 
 
 def test_the_example_kernel_arrives(host):

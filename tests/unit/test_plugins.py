@@ -16,6 +16,7 @@ from deepinfer_core.plugin_api import (
     ModelSpec,
     PluginInfo,
     ProposerSpec,
+    Reason,
     StageSpec,
 )
 from deepinfer_core.plugins import PluginHost
@@ -370,6 +371,15 @@ def test_a_missing_device_says_what_was_wanted_and_found(host):
         host.find_device("board", 1)
 
 
+def test_a_missing_device_comes_with_what_its_plugin_says_of_it(host):
+    host.register(
+        plugin(deepinfer_missing_devices=lambda host: [Reason("load acme.ko")]), name="board"
+    )
+    assert [reason.text for reason in host.missing_devices()] == ["load acme.ko"]
+    with pytest.raises(PlatformError, match=r"found cpu:0; load acme\.ko; plugins: "):
+        host.find_device("board")
+
+
 def test_asking_for_the_device_of_a_failed_plugin_raises_its_failure(host):
     host.register(plugin(deepinfer_probe=raising(OSError("no driver"))), name="b", is_named=False)
     assert [device.kind for device in host.devices()] == ["cpu"]
@@ -411,6 +421,17 @@ def test_two_runtimes_for_one_device_are_an_error_that_names_both(host):
     with pytest.raises(PluginError, match="one 9 and two 9 both drive board:0; block one"):
         host.device_runtime(BOARD)
     assert host.device_runtime(CPU).kind == "cpu"
+
+
+def test_a_machine_at_fault_is_not_blamed_on_the_plugin(host):
+    def refuse(device):
+        if device.kind == "board":
+            raise PlatformError("the driver is too old")
+
+    record = host.register(plugin(deepinfer_device_runtime=refuse), name="board")
+    with pytest.raises(PlatformError, match=r"^the driver is too old$"):
+        host.device_runtime(BOARD)
+    assert record.state == "loaded"
 
 
 def test_what_is_no_runtime_is_refused(host):

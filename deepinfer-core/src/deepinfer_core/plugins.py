@@ -27,6 +27,7 @@ from deepinfer_core.plugin_api import (
     KVLayoutSpec,
     ModelFacts,
     ModelSpec,
+    Reason,
     RecipeSpec,
     StageSpec,
     TargetRecord,
@@ -145,17 +146,22 @@ class PluginHost:
                 raise record.failure
         found = ", ".join(f"{d.kind}:{d.index}" for d in devices)
         known = ", ".join(f"{r.key} {r.state}" for r in self._records)
+        missing = "".join(f"; {reason.text}" for reason in self.missing_devices())
         raise PlatformError(
-            f"wanted device {kind}:{index}, found {found}; plugins: {known}; "
+            f"wanted device {kind}:{index}, found {found}{missing}; plugins: {known}; "
             "install the plugin that serves the device, or take one that was found"
         )
+
+    def missing_devices(self) -> list[Reason]:
+        """Why devices that plugins could serve are not there."""
+        return self._collect("deepinfer_missing_devices", Reason, host=host_info())
 
     def device_runtime(self, device: DeviceInfo) -> DeviceRuntime:
         """The one runtime that drives a device: a plugin's, or core's default.
 
         Raises:
             PluginError: two plugins answer (names both), or the one that the device needs fails.
-            PlatformError: no plugin answers, and torch cannot drive the device by itself.
+            PlatformError: this machine or its torch cannot drive the device.
         """
         answers = [
             (record, runtime)
@@ -275,8 +281,10 @@ class PluginHost:
             for impl in caller.get_hookimpls():
                 if impl.plugin is record.plugin:
                     return take(impl.function(*(arguments[name] for name in impl.argnames)))
-        # A border: whatever a plugin raises becomes an error that names it.
+        # A border: whatever a plugin raises becomes an error that names it ...
         except Exception as error:
+            if isinstance(error, PlatformError) and hook == "deepinfer_device_runtime":
+                raise  # ... unless the machine is at fault.
             failure = record.error(f"{type(error).__name__}: {error}", hook=hook)
             failure.__cause__ = error
             is_needed = "device" in arguments and self._is_needed(record, arguments["device"])

@@ -6,13 +6,16 @@ from deepinfer_core import hookimpl
 from deepinfer_core.plugin_api import (
     DeviceInfo,
     DeviceRuntime,
+    Issue,
     KernelSpec,
     PluginInfo,
+    Reason,
     load_target,
 )
 
+from deepinfer_cuda.checks import check_arch
 from deepinfer_cuda.claims import all_kernels
-from deepinfer_cuda.probe import KIND, find_devices
+from deepinfer_cuda.probe import KIND, find_devices, why_no_devices
 
 
 @hookimpl
@@ -23,6 +26,16 @@ def deepinfer_plugin_info() -> PluginInfo:
 @hookimpl
 def deepinfer_probe() -> list[DeviceInfo]:
     return find_devices()
+
+
+@hookimpl
+def deepinfer_missing_devices() -> list[Reason]:
+    return why_no_devices()
+
+
+@hookimpl
+def deepinfer_check_config(device: DeviceInfo) -> list[Issue]:
+    return check_arch(device) if device.kind == KIND else []
 
 
 @hookimpl

@@ -10,6 +10,8 @@ import torch
 from deepinfer_core.errors import PlatformError
 from deepinfer_core.plugin_api import CapturedGraph, DeviceEvent, DeviceInfo
 
+from deepinfer_cuda.checks import why_unusable
+from deepinfer_cuda.probe import driver_versions
 from deepinfer_cuda.tuned import use_device
 
 WARM_UP_RUNS = 2
@@ -29,10 +31,8 @@ class CudaRuntime:
 
     def __init__(self, device: DeviceInfo) -> None:
         if not torch.cuda.is_available():
-            built = torch.version.cuda or "no CUDA at all"
             raise PlatformError(
-                f"this torch ({torch.__version__}, built for {built}) cannot use the GPU that the "
-                "driver reports; install a build for CUDA that this driver supports"
+                why_unusable(torch.__version__, torch.version.cuda, driver_versions())
             )
         use_device(torch.cuda.get_device_name(device.index))
         self.index = device.index

@@ -1,4 +1,7 @@
-"""The plugin's sources, which are not installed here: on the path, also of programs under test."""
+"""The plugin's sources, which are not installed here: on the path, also of programs under test.
+
+Helpers of these tests are on the path, too.
+"""
 
 import os
 import subprocess
@@ -10,8 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / name / "src" for name in ("deepinfer-core", "deepinfer-recipe", "deepinfer-cuda")]
 
-if str(SOURCES[-1]) not in sys.path:
-    sys.path.insert(0, str(SOURCES[-1]))
+for folder in (SOURCES[-1], Path(__file__).parent):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 @pytest.fixture(scope="session")

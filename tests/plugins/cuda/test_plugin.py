@@ -1,13 +1,13 @@
 """What the plugin finds and claims, told by a driver that is made up."""
 
 import json
-import types
 
 import pytest
 from deepinfer_core.errors import UnsupportedOpError
 from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugin_api import DeviceInfo
 from deepinfer_cuda import plugin, probe
+from fake_driver import FakeDriver
 
 GPUS = [("GPU-aa11", (9, 0), 141), ("GPU-ab22", (8, 0), 80), ("GPU-cc33", (7, 5), 16)]
 DENSE = {
@@ -15,43 +15,6 @@ DENSE = {
     *("gemm.dense", "gemm.gated"),
 }
 """What a dense model needs."""
-
-
-class NVMLError(Exception):
-    pass
-
-
-class FakeDriver:
-    """The part of `pynvml` that a probe may ask; a handle is an index."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, gpus):
-        self.gpus = gpus
-        self.num_open = 0
-
-    def nvmlInit(self):
-        if self.gpus is None:
-            raise NVMLError("driver not loaded")
-        self.num_open += 1
-
-    def nvmlShutdown(self):
-        self.num_open -= 1
-
-    def nvmlDeviceGetCount(self):
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return self.gpus[handle][0]
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return self.gpus[handle][1]
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return types.SimpleNamespace(total=self.gpus[handle][2])
 
 
 @pytest.fixture

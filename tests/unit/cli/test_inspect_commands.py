@@ -16,7 +16,7 @@ from deepinfer_core.cli.kernels_cmd import parse_overrides
 from deepinfer_core.cli.kernels_explain import explain_model
 from deepinfer_core.config import nest_fields
 from deepinfer_core.errors import ConfigError, PluginError, UnsupportedOpError
-from deepinfer_core.plugin_api import Caps, KernelSpec, PluginInfo, hookimpl
+from deepinfer_core.plugin_api import Caps, KernelSpec, PluginInfo, Reason, hookimpl
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 from typer.testing import CliRunner
@@ -255,6 +255,16 @@ def test_doctor_reports_a_failed_plugin_with_its_remedy_and_exits_with_1(run, mo
     assert "no driver" in error["value"]
     assert "--block broken" in error["remedy"]
     assert "--block broken" in run("doctor", exit_code=1)
+
+
+def test_doctor_notes_why_a_device_is_not_there():
+    class Boards(Vendor):
+        @hookimpl
+        def deepinfer_missing_devices(self):
+            return [Reason("load acme.ko")]
+
+    found = [finding for finding in examine(host_with(Boards())) if finding.name == "device"]
+    assert [(finding.status, finding.value) for finding in found[1:]] == [("note", "load acme.ko")]
 
 
 def test_what_fails_only_when_it_is_asked_is_listed_too(run, monkeypatch):

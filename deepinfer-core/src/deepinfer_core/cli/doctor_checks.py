@@ -54,6 +54,7 @@ def examine(host_factory: Callable[[], PluginHost] = PluginHost) -> list[Finding
         _memory(),
         *_plugins(host),
         *(Finding("device", "ok", _device(device)) for device in devices),
+        *(Finding("device", "note", reason.text) for reason in host.missing_devices()),
         *(_extra(name) for name in EXTRAS),
     ]
 

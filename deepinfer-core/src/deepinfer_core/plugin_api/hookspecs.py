@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from deepinfer_core.plugin_api.device import DeviceInfo, DeviceRuntime, HostInfo
-from deepinfer_core.plugin_api.kernel import KernelSpec
+from deepinfer_core.plugin_api.kernel import KernelSpec, Reason
 from deepinfer_core.plugin_api.markers import hookspec
 from deepinfer_core.plugin_api.records import (
     CommandSpec,
@@ -60,10 +60,25 @@ def deepinfer_probe(host: HostInfo) -> Iterable[DeviceInfo] | None:
 
 
 @hookspec
+def deepinfer_missing_devices(host: HostInfo) -> Iterable[Reason] | None:
+    """Say why devices of yours are not there, in words that a person can act on.
+
+    Called in the parent process, when somebody wanted a device that nobody found, and by
+    `deepinfer doctor`. Like the probe it must not create a device context and must not raise.
+
+        @hookimpl
+        def deepinfer_missing_devices(host):
+            if not driver_answers():
+                return [Reason("the driver of Acme boards does not answer; load acme.ko")]
+    """
+
+
+@hookspec
 def deepinfer_device_runtime(device: DeviceInfo) -> DeviceRuntime | None:
     """Return the runtime that drives this device, None for devices of others.
 
     Called in the worker. Two plugins that answer for one device are an error that names both.
+    Raise `PlatformError` where the machine, not the plugin, is to be mended.
 
         @hookimpl
         def deepinfer_device_runtime(device):
