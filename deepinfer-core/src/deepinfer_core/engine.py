@@ -112,16 +112,13 @@ class Engine:
         """
         stages, info = stages or {}, loaded.info
         max_model_len = resolve_max_model_len(config.model, info)
+        depth = num_drafts(config.speculative, loaded.drafter)
         device_side = assemble(
             loaded.model,
             loaded.ops,
             loaded.runtime,
             config.cache,
-            limits=StepLimits(
-                config.scheduler.max_num_seqs,
-                max_model_len,
-                num_drafts(config.speculative, loaded.drafter),
-            ),
+            limits=StepLimits(config.scheduler.max_num_seqs, max_model_len, depth),
             logits_stages=stages,
             drafter=loaded.drafter,
             cache_dir=config.device.cache_dir,

@@ -20,8 +20,7 @@ from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.ops.table import OpTable, make_op_table, provider_names
 from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime, GrammarBackendSpec
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.speculative.choose import load_guesses
-from deepinfer_core.speculative.drafters import DrafterSetup
+from deepinfer_core.speculative.choose import DrafterSetup, load_guesses
 from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.text.tokenizer import Tokenizer
 from deepinfer_core.weights.checkpoint import Checkpoint, open_checkpoint
@@ -134,9 +133,10 @@ def load_model(
         revision=config.model.revision,
         registry=registry,
     )
+    dtype = resolve_dtype(config.model, checkpoint.info)
     model, ops = bind_model(
         checkpoint,
-        resolve_dtype(config.model, checkpoint.info),
+        dtype,
         config=config.device,
         device=device,
         host=host,
@@ -145,27 +145,19 @@ def load_model(
         quantization=config.model.quantization,
     )
     tokenizer = resolve_tokenizer(config.model, checkpoint.info)
-    load_weights(
-        model,
-        checkpoint,
-        device=runtime.torch_device,
-        vocabulary=tokenizer,
-        progress=progress,
+    place = runtime.torch_device
+    load_weights(model, checkpoint, device=place, vocabulary=tokenizer, progress=progress)
+    drafter_setup = DrafterSetup(
+        target=model,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        ops=ops,
+        dtype=dtype,
+        device=place,
+        registry=registry,
+        quantization=config.model.quantization,
+        draft_model=config.speculative.draft_model,
     )
-
-    def drafter_setup() -> DrafterSetup:
-        return DrafterSetup(
-            target=model,
-            checkpoint=checkpoint,
-            tokenizer=tokenizer,
-            ops=ops,
-            dtype=resolve_dtype(config.model, checkpoint.info),
-            device=runtime.torch_device,
-            registry=registry,
-            quantization=config.model.quantization,
-            draft_model=config.speculative.draft_model,
-        )
-
     proposer, drafter = load_guesses(config.speculative, host, drafter_setup)
     return LoadedModel(
         model,

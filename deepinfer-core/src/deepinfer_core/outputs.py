@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from deepinfer_core.errors import RequestError
 from deepinfer_core.request import FinishReason
 from deepinfer_core.scheduling.plan import TokenLogprobs
+from deepinfer_core.speculative.stats import DraftCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class CompletionOutput:
         return make_message(self.content, self.reasoning_content, self.tool_calls)
 
 
-@dataclass(slots=True)
-class RequestMetrics:
-    """Times in seconds, counts in tokens."""
+@dataclass(slots=True, kw_only=True)
+class RequestMetrics(DraftCounts):
+    """Times in seconds, counts in tokens; those of drafts are sums over the samples."""
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -78,9 +79,6 @@ class RequestMetrics:
     there are any (`bounded_replay`), the answer is approximate."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
-    num_draft_tokens: int = 0
-    """Guesses that were computed (`speculative.proposer`), of all samples."""
-    num_accepted_tokens: int = 0
     ttft_s: float | None = None
     latency_s: float | None = None
 

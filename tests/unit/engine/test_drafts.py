@@ -120,10 +120,10 @@ def test_no_proposer_changes_an_answer(make_engine, plain, texts, fault, overlap
     assert run(engine, requests) == plain
     metrics = engine.metrics()
     accepted, drafted = metrics["num_accepted_tokens"], metrics["num_draft_tokens"]
-    assert accepted == sum(r.num_accepted_tokens for r in requests)
-    assert drafted == sum(r.num_draft_tokens for r in requests)
+    assert accepted == sum(sum(r.drafts.accepted) for r in requests if r.drafts)
+    assert drafted == sum(sum(r.drafts.drafted) for r in requests if r.drafts)
     assert sum(metrics["drafted_by_position"]) == drafted
-    assert len(metrics["drafted_by_position"]) == 5
+    assert len(metrics["drafted_by_position"]) <= 5
     if fault == "right":
         assert metrics["accepted_by_position"] == metrics["drafted_by_position"]
         assert metrics["num_steps"] < 60

@@ -24,14 +24,15 @@ class Rehearsed(DraftSource):
     """Knows the answers and gets some tokens wrong, or proposes fewer than it could, or none."""
 
     def __init__(self, harness: Harness, num_drafts: int) -> None:
-        super().__init__(self, num_drafts=num_drafts, vocab_size=VOCAB)
+        super().__init__(num_drafts=num_drafts, costs=None)
         self.harness = harness
         self.rng = random.Random(num_drafts)
+        self.num_lookahead_tokens = num_drafts // 2
 
-    def _propose(self, entry: Entry) -> list[int]:
+    def _drafts_of(self, entry: Entry, index: int, output: StepOutput) -> list[int]:
         request, rng = entry.request, self.rng
         drawn = plain_run(request).drawn[request.num_output_tokens :]
-        drafts = [*drawn, 0, 0, 0, 0][: rng.randint(0, self._num_drafts)]
+        drafts = [*drawn, 0, 0, 0, 0][: rng.randint(0, self.num_drafts)]
         return [token_id if rng.random() < 0.8 else rng.randrange(VOCAB) for token_id in drafts]
 
 

@@ -69,15 +69,15 @@ def test_a_guesser_sees_each_token_once_and_in_order():
 
 def test_what_became_of_drafts_says_what_to_expect():
     drafting = Drafting(Says([]), vocab_size=10)
-    unknown = drafting.acceptance
+    unknown = drafting.share
     for _ in range(20):
         drafting.learn(4, 0)
-    bad = drafting.acceptance
+    bad = drafting.share
     assert bad < 0.25 < unknown
     assert drafting.survivals(2) == [bad, bad**2]
     for _ in range(100):
         drafting.relax()
-    assert bad < drafting.acceptance < unknown
+    assert bad < drafting.share < unknown
     for _ in range(20):
         drafting.learn(4, 4)
-    assert drafting.acceptance > 0.9
+    assert drafting.share > 0.9

@@ -13,6 +13,7 @@ from deepinfer_core.errors import DeepInferError, RequestError
 from deepinfer_core.faces.sample import Added, Sample
 from deepinfer_core.outputs import OutputDelta, RequestMetrics, RequestOutput
 from deepinfer_core.request import FinishReason, Request
+from deepinfer_core.speculative.stats import joined_stats
 
 CutSample = Callable[[Request, int, str | None], None]
 """(request, num_output_tokens, stop_reason): a stop string ended the request; or, where that is
@@ -113,8 +114,7 @@ class Generation:
             num_replay_tokens=sum(r.num_replay_tokens for r in self.requests),
             num_output_tokens=sum(sample.num_seen for sample in self._samples),
             num_preemptions=sum(r.num_preemptions for r in self.requests),
-            num_draft_tokens=sum(r.num_draft_tokens for r in self.requests),
-            num_accepted_tokens=sum(r.num_accepted_tokens for r in self.requests),
+            **joined_stats(r.drafts for r in self.requests).to_dict(),
             ttft_s=min(begun) - first.arrival_time_s if begun else None,
             latency_s=max(ended) - first.arrival_time_s if ended else None,
         )

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from deepinfer_core.config import CacheConfig
-from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.kv.layout import KVLayout, make_layout
 from deepinfer_core.kv.manager import KVManager
-from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.interface import history_len_of
-from deepinfer_core.ops.table import OpTable
+from deepinfer_core.runtime.drafting import DeviceDrafting
 from deepinfer_core.runtime.graph_setup import GraphLimits, make_graphs
 from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
 from deepinfer_core.runtime.runner import ModelRunner
-from deepinfer_core.runtime.step_costs import measure_step_costs
+from deepinfer_core.runtime.step_costs import measure_draft_costs, measure_step_costs
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
+    from deepinfer_core.models.causal import CausalModel
+    from deepinfer_core.models.drafters.interface import Drafter
+    from deepinfer_core.ops.table import OpTable
     from deepinfer_core.plugin_api import DeviceRuntime
-    from deepinfer_core.speculative.budget import StepCosts
+    from deepinfer_core.speculative.budget import DraftCosts, StepCosts
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,26 @@ class DeviceSide:
     kv: KVManager
     history_len: int
     """Tokens before each chunk whose ids the model wants."""
-    measure_step_costs: Callable[[], StepCosts]
-    """Run steps of several sizes; only before there are requests."""
+    runtime: DeviceRuntime
+
+    def step_costs(self) -> StepCosts:
+        """Run steps of several sizes; only before there are requests."""
+        return measure_step_costs(self.runner, self.runtime, history_len=self.history_len)
+
+    def draft_costs(self, num_drafts: int) -> DraftCosts:
+        """The same with the drafter, which there is."""
+        return measure_draft_costs(
+            self.runner, self.runtime, history_len=self.history_len, num_drafts=num_drafts
+        )
+
+
+class StepLimits(NamedTuple):
+    """What steps must have room for."""
+
+    max_num_seqs: int
+    max_model_len: int
+    num_drafts: int = 0
+    """Most guesses of one request."""
 
 
 def assemble(
@@ -48,15 +67,16 @@ def assemble(
     runtime: DeviceRuntime,
     cache: CacheConfig,
     *,
-    max_num_seqs: int,
-    max_model_len: int,
+    limits: StepLimits,
     logits_stages: Mapping[str, Any],
+    drafter: Drafter | None = None,
     cache_dir: str | None = None,
 ) -> DeviceSide:
     """Size and allocate the KV pool and build the runner over it; freezes the op table.
 
     Args:
         model: with its weights in place, so that free memory is what is left for the pool.
+        drafter: beside the model, in place too; None: nobody guesses on the device.
         cache_dir: as in `device.cache_dir`.
 
     Raises:
@@ -65,11 +85,7 @@ def assemble(
     """
     device = torch.device(runtime.torch_device)
     dtype = str(model.dtype).removeprefix("torch.")
-    # Blocks are named by what they store, so none may leave its dtype to the model.
-    layer_kvs = [replace(kind, dtype=kind.dtype or dtype) for kind in model.layer_kv()]
-    layout = make_layout(
-        layer_kvs, block_size=cache.block_size, bounded_replay=cache.bounded_replay
-    )
+    layout = _layout_of(model, drafter, cache, limits.num_drafts)
     free_bytes, _ = runtime.memory_info()
     num_blocks = choose_num_blocks(
         layout,
@@ -77,6 +93,7 @@ def assemble(
         memory_fraction=cache.memory_fraction,
         free_bytes=free_bytes,
     )
+    max_num_seqs = limits.max_num_seqs
     sampler = Sampler(
         ops,
         max_num_seqs=max_num_seqs,
@@ -95,9 +112,24 @@ def assemble(
         max_num_seqs=max_num_seqs,
     )
     history_len = history_len_of(model)
-    limits = GraphLimits(max_num_seqs, max_model_len, history_len)
-    runner.graphs = make_graphs(model, ops, runtime, runner.builder, limits, cache_dir)
+    graph_limits = GraphLimits(max_num_seqs, limits.max_model_len, history_len)
+    runner.graphs = make_graphs(model, ops, runtime, runner.builder, graph_limits, cache_dir)
+    if drafter is not None:
+        runner.add_drafting(DeviceDrafting(drafter, model, sampler), limits.num_drafts)
     ops.freeze()
     kv = KVManager(layout, num_blocks, prefix_caching=cache.prefix_caching)
-    measure = partial(measure_step_costs, runner, runtime, history_len=history_len)
-    return DeviceSide(runner, kv, history_len, measure)
+    return DeviceSide(runner, kv, history_len, runtime)
+
+
+def _layout_of(
+    model: CausalModel, drafter: Drafter | None, cache: CacheConfig, num_drafts: int
+) -> KVLayout:
+    dtype = str(model.dtype).removeprefix("torch.")
+    kinds = [*model.layer_kv(), *(drafter.layer_kv() if drafter is not None else ())]
+    return make_layout(
+        # Blocks are named by what they store, so none may leave its dtype to the model.
+        [replace(kind, dtype=kind.dtype or dtype) for kind in kinds],
+        block_size=cache.block_size,
+        bounded_replay=cache.bounded_replay,
+        max_rollback=num_drafts,
+    )

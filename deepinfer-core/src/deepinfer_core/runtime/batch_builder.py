@@ -40,10 +40,7 @@ class BlockTables:
 
     def update(self, change: BlockUpdate) -> None:
         end = change.first_index + len(change.block_ids)
-        capacity = self.table.shape[1]
-        if end > capacity:
-            grow = max(end, 2 * capacity) - capacity
-            self.table = np.pad(self.table, ((0, 0), (0, grow)))
+        self._grow(end)
         row = self.table[change.row]
         if len(change.block_ids) == 1 and change.first_index:
             row[change.first_index] = change.block_ids[0]  # what nearly every update is
@@ -54,7 +51,15 @@ class BlockTables:
 
     def prefixes(self, rows: NDArray[np.int64], num_tokens: int) -> NDArray[np.int32]:
         """The rows' tables as far as `num_tokens` reach: [B, blocks]."""
-        return self.table[:, : -(-num_tokens // self.block_size)].take(rows, axis=0)
+        num_blocks = -(-num_tokens // self.block_size)
+        self._grow(num_blocks)
+        return self.table[:, :num_blocks].take(rows, axis=0)
+
+    def _grow(self, num_blocks: int) -> None:
+        capacity = self.table.shape[1]
+        if num_blocks > capacity:
+            grow = max(num_blocks, 2 * capacity) - capacity
+            self.table = np.pad(self.table, ((0, 0), (0, grow)))
 
     def slots(
         self, token_rows: NDArray[np.int64], positions: NDArray[np.int64]
@@ -106,6 +111,8 @@ class BatchBuilder:
         self._token_pool = token_pool
         self._device = device
         self.images = ImageEncoder(tower, device)
+        self.num_lookahead_tokens = 0
+        """How far block tables reach beyond what a step writes: a drafter goes on from there."""
         self._tables = [BlockTables(max_num_seqs, group.block_size) for group in layout.groups]
         self._hold_hits = [group.needed_by_hits for group in layout.groups]
         self._num_replay_tokens = layout.num_replay_tokens
@@ -179,7 +186,7 @@ class BatchBuilder:
             slots = tables.slots(token_rows, positions)
             if holds_hits and plan.replays:
                 slots[positions < hits.repeat(query_lens)] = -1  # cached already
-            ints += (tables.prefixes(rows, max_seq_len), slots)
+            ints += (tables.prefixes(rows, max_seq_len + self.num_lookahead_tokens), slots)
         return _Arrays(longs, ints, seq_len_bounds)
 
     @staticmethod

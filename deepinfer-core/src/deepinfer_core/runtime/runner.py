@@ -29,6 +29,7 @@ from deepinfer_core.staging import stage, to_device
 
 if TYPE_CHECKING:
     from deepinfer_core.kv.layout import KVLayout
+    from deepinfer_core.runtime.drafting import DeviceDrafting, LaunchedDrafts
     from deepinfer_core.runtime.graphs import DecodeGraphs
 
 
@@ -60,6 +61,8 @@ class ModelRunner:
         self._torch_device = pool.device
         self.graphs: DecodeGraphs | None = None
         """Records and launches steps of one token each; None: every step runs op by op."""
+        self.drafting: DeviceDrafting | None = None
+        """Guesses behind what is drawn; None: nobody does on the device."""
         self._unapplied: deque[StepPlan] = deque()
         """Whose changes of rows and blocks are not made: the next one, and one that failed before
         they all were. Making a change twice does no harm."""
@@ -97,10 +100,16 @@ class ModelRunner:
         logits: Tensor | None = None
         prompt_logprobs: list[PromptLogprobs] = []
         is_plain = draws_from_each(plan) and not plan.prompt_logprobs
+        is_plain &= not plan.following_token_ids  # a recorded step gives no features
         if self.graphs is not None and is_plain and self.graphs.fits(step.batch):
             logits = self.graphs.logits(step.batch)
+        follower: tuple[DeviceDrafting, Tensor] | None = None
         if logits is None:
-            hidden_states = self.model.forward(step.batch)
+            if self.drafting is not None and plan.following_token_ids:
+                hidden_states, features = self.drafting.forward(step.batch)
+                follower = (self.drafting, features)
+            else:
+                hidden_states = self.model.forward(step.batch)
             logits = self._sampled_logits(plan, step, hidden_states)
             prompt_logprobs = self._prompt_logprobs(plan, hidden_states)
         if plan.num_drafts:
@@ -115,7 +124,13 @@ class ModelRunner:
             sampler=self.sampler,
             token_pool=self._token_pool,
             event=self._device.create_event(),
+            follower=follower,
         )
+
+    def add_drafting(self, drafting: DeviceDrafting, num_drafts: int) -> None:
+        """Let a drafter follow the steps whose plans want it, and guess so many tokens at most."""
+        self.drafting = drafting
+        self.builder.num_lookahead_tokens = num_drafts
 
     def clear_null_block(self) -> None:
         """Undo what steps of no request have written."""
@@ -175,7 +190,11 @@ def draws_from_each(plan: StepPlan) -> bool:
 
 
 class InFlight:
-    """One launched step. `sample` once, then `result` once."""
+    """One launched step. `sample` once, then `result` once.
+
+    Args:
+        follower: who drafts behind the step, and what it reads of the target.
+    """
 
     def __init__(
         self,
@@ -187,18 +206,21 @@ class InFlight:
         sampler: Sampler,
         token_pool: TokenPool,
         event: DeviceEvent,
+        follower: tuple[DeviceDrafting, Tensor] | None = None,
     ) -> None:
         self.plan = plan
         self.wanted = step.wanted
         """Whose logits are drawn from: a mask has a row for each of them."""
+        self._follower = follower
+        self._step = step
         self._logits = logits
         self._prompt_logprobs = prompt_logprobs
-        self._sample_places = step.sample_places
         self._sampler = sampler
         self._token_pool = token_pool
         self._event = event
         self._sampled: SampledTokens | None = None
         self._num_accepted: Tensor | None = None
+        self._drafts: LaunchedDrafts | None = None
 
     @torch.inference_mode()
     def sample(self, mask: Tensor | None = None) -> None:
@@ -214,22 +236,32 @@ class InFlight:
             )
             self._logits = None  # the largest tensor of a step, and void after sampling
             # What is drawn behind a rejected draft is void, and is overwritten before it is read.
-            token_pool.write(self._sample_places, sampled.token_ids)
-            is_kept = self._verify(sampled.token_ids) if wanted.drafts else None
+            token_pool.write(self._step.sample_places, sampled.token_ids)
+            num_accepted, is_kept = None, None
+            if wanted.drafts:
+                num_accepted, is_kept = self._verify(sampled.token_ids)
             self._sampled = sampled.to_host()
+            self._follow(sampled.token_ids, num_accepted)
             sampler.count(wanted.rows, sampled.token_ids, is_kept)
+        else:
+            self._follow(None, None)
         self._event.record()
 
-    def _verify(self, token_ids: Tensor) -> Tensor:
-        """[L] bool: drawn behind accepted drafts only."""
+    def _follow(self, token_ids: Tensor | None, num_accepted: Tensor | None) -> None:
+        if self._follower is not None:
+            drafting, features = self._follower
+            self._follower = None  # as large as hidden states of all layers
+            self._drafts = drafting.follow(self.plan, self._step, features, token_ids, num_accepted)
+
+    def _verify(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[S] int32 drafts accepted, and [L] bool: drawn behind accepted drafts only."""
         table = self.wanted.verify_table()
         (places, owners, depths), (draft_ids,) = stage(
             [table.places, table.owners, table.depths], [table.draft_ids], token_ids.device
         )
         num_accepted: Tensor = self._sampler.verify_op(draft_ids, token_ids[places])
         self._num_accepted = host_copy(num_accepted)
-        is_kept: Tensor = depths <= num_accepted[owners]
-        return is_kept
+        return num_accepted, depths <= num_accepted[owners]
 
     def result(self) -> StepOutput:
         """Wait for the step and read its tokens. Blocks until the device has finished it."""
@@ -243,4 +275,6 @@ class InFlight:
         num_accepted = [] if self._num_accepted is None else self._num_accepted.tolist()
         output = self.wanted.outputs(to_host(self._sampled), num_accepted)
         output.prompt_logprobs = prompt_logprobs
+        if self._drafts is not None:
+            output.drafts = self._drafts.read()
         return output

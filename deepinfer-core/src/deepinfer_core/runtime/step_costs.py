@@ -6,8 +6,9 @@ import time
 
 from deepinfer_core.plugin_api.device import DeviceRuntime
 from deepinfer_core.runtime.runner import ModelRunner
-from deepinfer_core.scheduling.plan import StepPlan
-from deepinfer_core.speculative.budget import StepCosts
+from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, RowStart, StepPlan
+from deepinfer_core.speculative.budget import DraftCosts, StepCosts
 
 NUM_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Where kernels change their ways, costs jump."""
@@ -38,6 +39,42 @@ def measure_step_costs(
         seconds.append(max(min(turns[1:]), *seconds, 1e-9))
     runner.clear_null_block()
     return StepCosts(tuple(counts), tuple(seconds))
+
+
+def measure_draft_costs(
+    runner: ModelRunner, runtime: DeviceRuntime, *, history_len: int, num_drafts: int
+) -> DraftCosts:
+    """Run steps of one token with and without a drafter behind them, as `measure_step_costs`.
+
+    Args:
+        num_drafts: most tokens of one draft.
+    """
+    params = SamplingParams(temperature=0)
+    plan = _plan(1, history_len)
+    plan.row_starts = [RowStart(0, params, 0, 0, [0], frozenset())]
+    plain_s = _time_turns(runner, runtime, plan)
+    plan.following_token_ids = [UNKNOWN_TOKEN_ID]
+    observing_s = _time_turns(runner, runtime, plan)
+    plan.num_to_draft = {0: 1}
+    one_s = _time_turns(runner, runtime, plan)
+    plan.num_to_draft = {0: num_drafts}
+    all_s = _time_turns(runner, runtime, plan)
+    runner.sampler.free_row(0)
+    runner.clear_null_block()
+    observe_s = max(observing_s - plain_s, 0.0)
+    next_s = max(all_s - one_s, 0.0) / max(1, num_drafts - 1)
+    return DraftCosts(observe_s, max(one_s - observing_s, 0.0), next_s)
+
+
+def _time_turns(runner: ModelRunner, runtime: DeviceRuntime, plan: StepPlan) -> float:
+    """Forward, sampling and drafting; the quickest turn."""
+    turns = []
+    for _ in range(1 + NUM_TURNS):
+        begun_s = time.perf_counter()
+        runner.submit(plan).sample()
+        runtime.synchronize()  # SYNC: nothing is served yet
+        turns.append(time.perf_counter() - begun_s)
+    return min(turns[1:])
 
 
 def _plan(count: int, history_len: int) -> StepPlan:

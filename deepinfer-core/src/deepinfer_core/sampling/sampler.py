@@ -30,6 +30,7 @@ from deepinfer_core.sampling.stages import (
 )
 from deepinfer_core.sampling.step import SampleStep
 from deepinfer_core.scheduling.plan import RowStart
+from deepinfer_core.staging import to_device
 
 
 class Sampler:
@@ -150,6 +151,31 @@ class Sampler:
             logprobs_op=self._logprobs_op,
         )
 
+    def draft_draw(self, rows: Sequence[int], positions: Tensor) -> Callable[[Tensor, int], Tensor]:
+        """What draws drafts as these rows draw: with their temperature, truncation and noise.
+
+        Stages before these are left out, so a draft is less often accepted where they matter.
+
+        Args:
+            positions: [N] int64 on the device, of the first draft of each row.
+
+        Returns:
+            (logits [N, V] float32, which draft from 0) -> token ids [N] int32.
+        """
+        kinds = self._rows.by_kind(rows)
+
+        def draw(logits: Tensor, index: int) -> Tensor:
+            token_ids = torch.zeros(len(rows), dtype=torch.int32, device=self._device)
+            for kind, indices in kinds.items():
+                own, places = [rows[i] for i in indices], to_device(indices, self._device)
+                drawn, _, _ = self._draw_kind(
+                    kind, logits.index_select(0, places), own, positions[places] + index
+                )
+                token_ids.index_copy_(0, places, drawn)
+            return token_ids
+
+        return draw
+
     def _draw(self, logits: Tensor, step: SampleStep) -> tuple[Tensor, list[LogprobGroup]]:
         """[L] int32 tokens, and log-probabilities of processed logits where wanted."""
         processed = self._rows.logprobs(step.rows, "processed")
@@ -157,7 +183,8 @@ class Sampler:
         groups: list[LogprobGroup] = []
         for kind, indices in self._rows.by_kind(step.rows).items():
             selected = step.select(logits, indices)
-            drawn, values, ids = self._draw_kind(kind, selected, indices, step)
+            rows, positions = [step.rows[i] for i in indices], step.positions_of(indices)
+            drawn, values, ids = self._draw_kind(kind, selected, rows, positions)
             token_ids = step.write_back(token_ids, indices, drawn)
             wanted = {i: processed[i] for i in indices if i in processed}
             if wanted:
@@ -169,13 +196,13 @@ class Sampler:
         return token_ids, groups
 
     def _draw_kind(
-        self, kind: DrawKind, logits: Tensor, indices: list[int], step: SampleStep
+        self, kind: DrawKind, logits: Tensor, rows: Sequence[int], positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Tokens [n] int32, processed logits, and the ids of their columns (None: all)."""
         if kind == "greedy":
             return self._draw_op(logits), logits, None
-        params = [self._rows.params(step.rows[i]) for i in indices]
-        inputs = self._rows.draw_inputs(step.rows_of(indices))
+        params = [self._rows.params(row) for row in rows]
+        inputs = self._rows.draw_inputs(to_device(rows, self._device))
         values, ids = self._stages_op(
             logits,
             inputs.temperature,
@@ -184,7 +211,6 @@ class Sampler:
             top_p=inputs.top_p if any(p.top_p < 1 for p in params) else None,
             max_top_k=max(p.top_k for p in params) if kind == "candidates" else None,
         )
-        positions = step.positions_of(indices)
         drawn = self._draw_op(values, ids, inputs.seeds, inputs.sample_indices, positions)
         return drawn, values, ids
 

@@ -28,7 +28,6 @@ class Entry:
 
     __slots__ = (
         "acceptance",
-        "draft_confidence",
         "draft_token_ids",
         "gives_up_row",
         "key",
@@ -60,8 +59,6 @@ class Entry:
         """Up to so many, one token after the other needs no look at blocks and samples."""
         self.acceptance: Acceptance | None = None
         """None: nobody guesses its tokens, or not yet."""
-        self.draft_confidence: Sequence[float] | None = None
-        """What its drafter says of each of `draft_token_ids`; None: nothing."""
         self.draft_token_ids: Sequence[int] = ()
         """Guesses behind its settled tokens. While a step of it is in flight, they are void, and
         say that it waits for its token to be drafted behind."""

@@ -95,6 +95,13 @@ class StepPlan:
     """Index into `sample_rows` -> how many drafts are its source's last scheduled tokens. It draws
     behind each of them too. Absent: none."""
 
+    following_token_ids: list[int] = field(default_factory=list)
+    """The id behind each request's last one, which a drafter reads too; UNKNOWN_TOKEN_ID where it
+    is drawn by this step. Empty: no drafter takes the step in."""
+    num_to_draft: dict[int, int] = field(default_factory=dict)
+    """Index into `sample_rows` -> how many tokens to draft behind the last one it draws. No two
+    have the same source."""
+
     replays: list[tuple[int, int]] = field(default_factory=list)
     """(index into `rows`, tokens of its prefix hit) of requests that compute some of these tokens
     again: to rebuild windows, not to write what is cached."""
@@ -119,6 +126,15 @@ class TokenLogprobs:
     top_logprobs: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DraftedTokens:
+    """What a drafter guesses behind the last token of a row."""
+
+    token_ids: Sequence[int]
+    confidence: Sequence[float] | None = None
+    """How likely each is to be accepted if those before it are; None: it does not say."""
+
+
 @dataclass(slots=True)
 class StepOutput:
     """What a settled step produced, parallel to `StepPlan.sample_rows`."""
@@ -132,3 +148,5 @@ class StepOutput:
     """Parallel to `StepPlan.prompt_logprobs`."""
     errors: dict[int, str] = field(default_factory=dict)
     """Sampled index -> why that request must end (for example: nothing left to draw)."""
+    drafts: dict[int, DraftedTokens] = field(default_factory=dict)
+    """Sampled index -> what was drafted behind it, see `StepPlan.num_to_draft`."""

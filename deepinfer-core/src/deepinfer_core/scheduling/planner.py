@@ -32,6 +32,8 @@ class Planner:
         self._policy = policy
         self._budget = budget
         self.max_tokens_of_pool = kv.max_tokens_of_pool
+        self.num_lookahead_tokens = 0
+        """Room behind the drafts of a request, where there is any: a drafter goes on there."""
         self._blocked: tuple[Entry | None, int] = (None, 0)
         """Who found too few free blocks last, and how many there were."""
 
@@ -90,7 +92,11 @@ class Planner:
         )
         if room <= 0:
             return False
-        updates = self._kv.allocate(request, entry.num_tokens + room)
+        end = entry.num_tokens + room
+        ahead = min(end + self.num_lookahead_tokens, entry.max_total_tokens)
+        updates = self._kv.allocate(request, ahead)
+        if updates is None and ahead > end:
+            updates = self._kv.allocate(request, end)
         if updates is None:
             return False
         step.place(entry, num_tokens, updates, drafts[:room])

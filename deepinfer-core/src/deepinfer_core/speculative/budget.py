@@ -31,32 +31,79 @@ class StepCosts:
         return max(seconds[right - 1] + slope * (num_tokens - counts[right - 1]), seconds[0])
 
 
-def admit(survivals: Sequence[Sequence[float]], costs: StepCosts) -> list[int]:
-    """Choose how many drafts of each request to compute.
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Seconds that a drafter on the device adds to a step."""
 
-    Maximises expected tokens per second, over all numbers of drafts: those most likely to survive
-    come first.
+    observe_s: float
+    """To take the step in, whether it drafts or not."""
+    first_s: float
+    """For the first draft."""
+    next_s: float
+    """For each further one."""
+
+    def of(self, num_drafts: int) -> float:
+        """To take the step in and draft so many tokens behind it."""
+        drafting_s = self.first_s + (num_drafts - 1) * self.next_s if num_drafts else 0.0
+        return self.observe_s + drafting_s
+
+
+Survivals = Sequence[Sequence[float]]
+"""For each request of a step, how likely each of its drafts is to be accepted with all before it;
+falling."""
+
+
+def admit(survivals: Survivals, costs: StepCosts, *, earlier: Survivals | None = None) -> list[int]:
+    """Choose how many drafts of each request to compute: those that are most likely to survive.
 
     Args:
-        survivals: for each request of the step, how likely each of its drafts is to be accepted
-            with all before it; falling.
+        earlier: what the total follows from, where it must not depend on the present drafts.
 
     Returns:
         One count per request, at most the number of its drafts.
     """
+    total = best_total(survivals if earlier is None else earlier, costs)
+    counts = [0] * len(survivals)
+    for _, index in _ranked(survivals)[:total]:
+        counts[index] += 1
+    return counts
+
+
+def best_total(survivals: Survivals, costs: StepCosts) -> int:
+    """How many drafts in all make expected tokens per second largest, over all numbers."""
     num_requests = len(survivals)
-    ranked = sorted(
-        ((survival, index) for index, row in enumerate(survivals) for survival in row),
-        key=lambda pair: (-pair[0], pair[1]),
-    )
     expected = float(num_requests)
-    best, num_admitted = expected / costs.of(num_requests), 0
-    for count, (survival, _) in enumerate(ranked, start=1):
+    best, total = expected / costs.of(num_requests), 0
+    for count, (survival, _) in enumerate(_ranked(survivals), start=1):
         expected += survival
         rate = expected / costs.of(num_requests + count)
         if rate > best:
-            best, num_admitted = rate, count
-    counts = [0] * num_requests
-    for _, index in ranked[:num_admitted]:
-        counts[index] += 1
-    return counts
+            best, total = rate, count
+    return total
+
+
+def best_depth(
+    survivals: Sequence[float], num_requests: int, costs: StepCosts, draft_costs: DraftCosts
+) -> int:
+    """How many tokens to draft behind each of so many requests that are alike.
+
+    Args:
+        survivals: of each draft of one of them, as far as is known before it is made.
+
+    Returns:
+        0 where a step without a drafter gives more tokens per second than any with one.
+    """
+    best, depth = num_requests / costs.of(num_requests), 0
+    expected = 1.0
+    for count, survival in enumerate(survivals, start=1):
+        expected += survival
+        seconds = costs.of(num_requests * (1 + count)) + draft_costs.of(count)
+        if num_requests * expected / seconds > best:
+            best, depth = num_requests * expected / seconds, count
+    return depth
+
+
+def _ranked(survivals: Survivals) -> list[tuple[float, int]]:
+    """(survival, request) of all drafts, the likeliest first; the first request first of equals."""
+    pairs = ((survival, index) for index, row in enumerate(survivals) for survival in row)
+    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))

@@ -46,7 +46,7 @@ class Dspark(Drafter):
             raise ValueError("a checkpoint without DSpark")
         rows = config.window_kv(dtype)
         super().__init__([rows] * dspark.num_stages, num_drafts=dspark.block_size)
-        self.dspark = dspark
+        self.dspark, self.max_drafts = dspark, dspark.block_size
         self.context = ContextInput(ops, config, dspark, dtype=dtype)
         self.stages = nn.ModuleList(
             self.build_stage(ops, config, stage, first_cache + stage, dtype=dtype)

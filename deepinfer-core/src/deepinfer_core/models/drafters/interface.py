@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -70,6 +70,11 @@ class Drafter(Stored):
     drafter's caches at their positions; `draft` goes on from one row per request. A position may
     be observed again, with other tokens from there on: what is cached behind it no longer counts.
     """
+
+    reads_features: ClassVar[bool] = True
+    """Whether it wants more of the target than the tokens."""
+    max_drafts: int | None = None
+    """Most tokens of one draft; None: any number."""
 
     def __init__(self, layer_kvs: list[LayerKV], num_drafts: int) -> None:
         super().__init__()
