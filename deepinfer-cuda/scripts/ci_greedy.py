@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import deepinfer_cuda.plugin
@@ -13,7 +14,9 @@ from deepinfer_core.engine import Engine
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.request import Request
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
+PROMPT_LENGTHS = (3, 17, 60, 140, 300)
 CLOSE = 1e-3
 """Where two tokens' log-probabilities differ by less, another rounding may choose the other."""
 TEXTS = (
@@ -29,6 +32,20 @@ TEXTS = (
 Prompts = Sequence[str | Sequence[int]]
 
 
+def compare_family(family: str) -> dict[str, Any]:
+    """A tiny model with random weights."""
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(3, 270, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
+    with TemporaryDirectory() as directory:
+        path = write_tiny_checkpoint(directory, family)
+        return compare_with_cpu(path, prompts, max_tokens=24)
+
+
+def compare_model(path: Path) -> dict[str, Any]:
+    """A real model, on real texts."""
+    return compare_with_cpu(path, TEXTS, max_tokens=48, num_blocks=200)
+
+
 def compare_with_cpu(
     path: Path, prompts: Prompts, *, max_tokens: int, num_blocks: int = 400
 ) -> dict[str, Any]:
@@ -39,18 +56,20 @@ def compare_with_cpu(
         generate(path, prompts, kind="cuda", **options),
         strict=True,
     )
-    result: dict[str, Any] = {"equal": 0, "tokens": 0, "close": [], "different": []}
+    result: dict[str, Any] = {"close": [], "different": []}
+    equal = tokens = 0
     for cpu, gpu in pairs:
-        result["tokens"] += len(cpu.output_token_ids)
+        tokens += len(cpu.output_token_ids)
         place = first_difference(cpu.output_token_ids, gpu.output_token_ids)
         if place is None:
-            result["equal"] += 1
+            equal += 1
             continue
         best, second = cpu.logprobs[place].top_logprobs[:2]
         kind = "close" if best - second < CLOSE else "different"
         where = f"prompt of {cpu.num_prompt_tokens}, token {place}"
         result[kind].append(f"{where}: the CPU's best two are {best - second:.1e} apart")
-    return result
+    counts = {"answers equal": equal, "close": len(result["close"]), "tokens": tokens}
+    return {"passed": not result["different"], "counts": counts, **result}
 
 
 def generate(

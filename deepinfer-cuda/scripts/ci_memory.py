@@ -19,7 +19,7 @@ from deepinfer_core.testing.tiny import write_tiny_checkpoint
 PROMPT_LENGTHS = (400, 300, 200, 100)
 LEFT_BYTES = (16 << 20, 8 << 20, 4 << 20)
 """That torch may still take for a step; less and less, until one is cut short."""
-WIDE = {"vocab_size": 4096, "intermediate_size": 16384}
+WIDE: dict[str, Any] = {"vocab_size": 4096, "intermediate_size": 16384}
 """So that a step takes tens of megabytes."""
 
 
@@ -41,8 +41,8 @@ def run_out_of_memory() -> dict[str, Any]:
         passed = bool(noted.messages) and found == expected and generate(engine) == expected
         return {
             "passed": passed,
+            "counts": {"steps taken back": len(noted.messages)},
             "left_bytes": left_bytes,
-            "steps_taken_back": len(noted.messages),
             "first": noted.messages[0] if noted.messages else None,
             "refused_at_start": refused_at_start(path),
         }

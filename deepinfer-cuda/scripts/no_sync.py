@@ -9,14 +9,30 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from deepinfer_core.bench.steps import decoding
 from deepinfer_core.engine import Engine
+from deepinfer_core.testing.tiny import write_tiny_checkpoint
 from dummy_engine import start_engine
 
 BATCHES = (1, 8, 32)
 NUM_STEPS = 16
+
+
+def check_family(family: str) -> dict[str, Any]:
+    """A tiny model, at each batch size."""
+    found: dict[str, str] = {}
+    with TemporaryDirectory() as directory:
+        path = write_tiny_checkpoint(directory, family)
+        for batch in BATCHES:
+            # Few blocks: other processes want memory, too.
+            engine = start_engine(path, num_blocks=1000).engine
+            if wait := find_hidden_wait(engine, batch):
+                found[str(batch)] = wait
+    return {"passed": not found, "counts": {"steps": len(BATCHES) * NUM_STEPS}, "waits": found}
 
 
 def find_hidden_wait(engine: Engine, batch: int, *, context: int = 64) -> str | None:

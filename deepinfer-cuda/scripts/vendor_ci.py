@@ -1,158 +1,201 @@
 """Everything that can be proven on a GPU, in one command: `python vendor_ci.py report.json`.
 
-Each part says what it found, and one JSON file has it all. Exits with 1 if anything is wrong.
+Takes about two minutes on an H200 with 16 cores, most of it compiling kernels; a second run takes
+half of that. Parts share the processes, so all together take little longer than the longest.
+Seconds that each takes alone in a fresh installation, and after which it is ended:
 
-    conformance  all checks over what the plugin claims
-    families     greedy tokens of a tiny model of each family, in float32, equal the CPU's
-    verify       with batch_invariant, every answer has the bits of the plain run: tiny models of
-                 the dense families, and the first layers of the model that --config describes
-    waits        decode steps never wait for the GPU but for one event (--config, else tiny)
-    memory       an engine outlives a step that ran out of memory
-    model        greedy texts of --model, a GGUF file, in float32, equal the CPU's
-    cost         what batch_invariant costs the model that --config describes
+    conformance  90, 300  all checks over what the plugin claims
+    families     40, 150  greedy tokens of a tiny model of each family, in float32, equal the CPU's,
+                          but where the CPU's best two are less than 1e-3 apart
+    model        40, 120  the same for real texts and the GGUF file --model
+    verify       60, 200  with batch_invariant, every answer has the bits of the plain run: a tiny
+                          model of each family in bfloat16, and the first layers of an 8B model
+    waits        25, 100  decode steps never wait for the GPU but for one event
+    memory       20, 100  an engine outlives a step that ran out of memory
+    bits         25, 100  products of few rows give the same bits 200 times, beside copies
+    cost         80, 200  what batch_invariant costs an 8B model; only if named, nothing beside it
+
+Each part says in one line what it found, and one JSON file has it all. Exits with 1 if anything is
+wrong. Needs no network and no files but that of --model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-import traceback
+from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-import ci_invariance
-import ci_memory
-import torch
-import triton
-from ci_greedy import TEXTS, compare_with_cpu
-from deepinfer_core.testing.run import all_checks, run_check
-from deepinfer_core.testing.subject import find_subject
-from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
-from dummy_engine import start_engine
-from no_sync import BATCHES, find_hidden_wait
+import pynvml
+from ci_pool import Found, Job, run_jobs
+from deepinfer_core.testing.tiny_families import TINY_FAMILIES
+from deepinfer_cuda.probe import find_devices
 
-PLUGIN = "deepinfer_cuda.plugin"
-PROMPT_LENGTHS = (3, 17, 60, 140, 300)
-Part = dict[str, Any]
+MODEL = Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+L1_SHARES, L2_SHARES = 60, 40
+"""So many that no process is left with a long one at the end."""
+CORES_FOR_OTHERS = 2
+WAITING_FAMILIES = ("qwen3", "deepseek_v3")
 
 
-def check_conformance(options: argparse.Namespace) -> Part:
-    """Counts, and id and message of each check that did not pass."""
-    subject, failed, count = find_subject(PLUGIN), {}, 0
-    for check in all_checks(subject, ("L0", "L1", "L2")):
-        result = run_check(check)
-        count += 1
-        if result.outcome != "passed":
-            failed[check.id] = f"{result.outcome}: {result.message}"
-            print(check.id, failed[check.id], flush=True)
-    return {"passed": not failed, "checks": count, "failed": failed}
+def conformance(options: argparse.Namespace) -> list[Job]:
+    shares = {"L0": 1, "far": 1, "L1": L1_SHARES, "L2": L2_SHARES}
+    return [
+        Job("conformance", f"{level} {share}", "ci_conformance:run_checks", (level, share, count))
+        for level, count in shares.items()
+        for share in range(count)
+    ]
 
 
-def check_families(options: argparse.Namespace) -> Part:
-    generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(3, 270, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS]
-    results: Part = {}
-    for family in TINY_FAMILIES:
-        with TemporaryDirectory() as directory:
-            path = write_tiny_checkpoint(directory, family)
-            results[family] = compare_with_cpu(path, prompts, max_tokens=24)
-        print(family, results[family], flush=True)
-    return {"passed": not any(found["different"] for found in results.values()), **results}
+def families(options: argparse.Namespace) -> list[Job]:
+    return [Job("families", name, "ci_greedy:compare_family", (name,)) for name in TINY_FAMILIES]
 
 
-def check_verify(options: argparse.Namespace) -> Part:
-    results = {
-        family: ci_invariance.verify_tiny(family, num_points=options.points)
-        for family in ci_invariance.DENSE_FAMILIES
-    }
-    if options.config:
-        results[f"{options.config.name}, {options.layers} layers"] = ci_invariance.verify_cut(
-            options.config, num_layers=options.layers, num_points=options.points
-        )
-    return {"passed": all(found["passed"] for found in results.values()), **results}
+def model(options: argparse.Namespace) -> list[Job]:
+    return [Job("model", options.model.name, "ci_greedy:compare_model", (options.model,))]
 
 
-def check_waits(options: argparse.Namespace) -> Part:
-    with TemporaryDirectory() as directory:
-        path = options.config or write_tiny_checkpoint(directory, "qwen3")
-        found = {}
-        for batch in BATCHES:
-            engine = start_engine(path).engine
-            found[str(batch)] = find_hidden_wait(engine, batch)
-    return {"passed": not any(found.values()), **found}
+def verify(options: argparse.Namespace) -> list[Job]:
+    large = Job("verify", "8B", "ci_invariance:verify_large", (options.layers, options.points))
+    tiny = [
+        Job("verify", name, "ci_invariance:verify_tiny", (name, options.points))
+        for name in TINY_FAMILIES
+    ]
+    return [large, *tiny]
 
 
-def check_memory(options: argparse.Namespace) -> Part:
-    return ci_memory.run_out_of_memory()
+def waits(options: argparse.Namespace) -> list[Job]:
+    return [Job("waits", name, "no_sync:check_family", (name,)) for name in WAITING_FAMILIES]
 
 
-def check_model(options: argparse.Namespace) -> Part:
-    if not options.model:
-        return {"passed": True, "skipped": "no --model"}
-    found = compare_with_cpu(options.model, TEXTS, max_tokens=64, num_blocks=200)
-    return {"passed": not found["different"], "model": options.model.name, **found}
+def memory(options: argparse.Namespace) -> list[Job]:
+    return [Job("memory", "llama", "ci_memory:run_out_of_memory")]
 
 
-def measure_cost(options: argparse.Namespace) -> Part:
-    if not options.config:
-        return {"passed": True, "skipped": "no --config"}
-    return {"passed": True, **ci_invariance.cost(options.config)}
+def bits(options: argparse.Namespace) -> list[Job]:
+    return [Job("bits", "products", "ci_bits:repeat_products")]
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "conformance": check_conformance,
-    "families": check_families,
-    "verify": check_verify,
-    "waits": check_waits,
-    "memory": check_memory,
-    "model": check_model,
-    "cost": measure_cost,
+def cost(options: argparse.Namespace) -> list[Job]:
+    return [Job("cost", "8B", "ci_invariance:cost")]
+
+
+class Part(NamedTuple):
+    make_jobs: Callable[[argparse.Namespace], list[Job]]
+    limit_s: float
+    is_alone: bool = False
+    """It measures: nothing may run beside it."""
+
+
+PARTS = {
+    "verify": Part(verify, 200),
+    "model": Part(model, 120),
+    "families": Part(families, 150),
+    "waits": Part(waits, 100),
+    "memory": Part(memory, 100),
+    "bits": Part(bits, 100),
+    "conformance": Part(conformance, 300),
+    "cost": Part(cost, 200, is_alone=True),
 }
+"""In order of start: those whose jobs are long go first."""
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    # Processes share out the cores; those that compare with the CPU have two each.
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    report: dict[str, Any] = {**facts(), "parts": {}}
+    for is_alone in (False, True):
+        names = [
+            name for name in PARTS if name in options.parts and PARTS[name].is_alone is is_alone
+        ]
+        report["parts"] |= run_parts(names, options, 1 if is_alone else options.workers)
+    if options.report:
+        options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    wrong = [name for name, found in report["parts"].items() if not found["passed"]]
+    print(f"failed: {', '.join(wrong)}" if wrong else "all passed")
+    return 1 if wrong else 0
 
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    cores = os.cpu_count() or 1
+    default = [name for name in PARTS if name != "cost"]
     parser.add_argument("report", nargs="?", type=Path, help="JSON file to write")
-    parser.add_argument("--parts", default=",".join(PARTS), help="of those above, with commas")
-    parser.add_argument("--config", type=Path, help="directory with the config.json of a model")
-    parser.add_argument("--layers", type=int, default=3, help="of that model in `verify`")
-    parser.add_argument("--points", type=int, default=10, help="of `verify`, for each model")
-    parser.add_argument("--model", type=Path, help="GGUF file of a model")
-    return parser.parse_args(words)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=default)
+    parser.add_argument("--workers", type=int, default=max(1, cores - CORES_FOR_OTHERS))
+    parser.add_argument("--model", type=Path, default=MODEL, help="GGUF file of a model")
+    parser.add_argument("--layers", type=int, default=3, help="of the 8B model in `verify`")
+    parser.add_argument("--points", type=int, default=6, help="of `verify`, for each model")
+    options = parser.parse_args(words)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part is named {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    return options
 
 
-def run_part(name: str, options: argparse.Namespace) -> Part:
-    start = time.perf_counter()
-    try:
-        found = PARTS[name](options)
-    # A part that cannot run is a finding; the others still run.
-    except Exception:
-        found = {"passed": False, "error": traceback.format_exc()}
-    found["seconds"] = round(time.perf_counter() - start, 1)
-    print(f"{name}: {json.dumps(found, indent=2)}", flush=True)
-    return found
+def run_parts(names: list[str], options: argparse.Namespace, num_workers: int) -> dict[str, Found]:
+    """Run parts side by side, and say of each what it found when its last job ended."""
+    jobs = [job for name in names for job in PARTS[name].make_jobs(options)]
+    left = Counter(job.part for job in jobs)
+    found: dict[str, dict[str, Found]] = {name: {} for name in names}
+    results = {}
+    begun = time.monotonic()
+    limits_s = {name: PARTS[name].limit_s for name in names}
+    for job, result in run_jobs(jobs, limits_s, num_workers):
+        found[job.part][job.name] = result
+        left[job.part] -= 1
+        if not left[job.part]:
+            part = sum_up(found[job.part], time.monotonic() - begun)
+            results[job.part] = part
+            print(describe(job.part, part), flush=True)
+    return results
 
 
-def main() -> int:
-    options = parse(sys.argv[1:])
-    report: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+def sum_up(jobs: dict[str, Found], seconds: float) -> Found:
+    counts: Counter[str] = Counter()
+    for found in jobs.values():
+        counts.update(found.get("counts", {}))
+    return {
+        "passed": all(found["passed"] for found in jobs.values()),
+        "counts": {what: count for what, count in counts.items() if count},
+        "seconds": round(seconds, 1),
+        "seconds_of_work": round(sum(found.get("seconds", 0) for found in jobs.values()), 1),
+        "jobs": jobs,
     }
-    for name in options.parts.split(","):
-        report[name] = run_part(name, options)
-        if options.report:
-            options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    wrong = [name for name in options.parts.split(",") if not report[name]["passed"]]
-    print(f"failed: {', '.join(wrong)}" if wrong else "all passed")
-    return 1 if wrong else 0
+
+
+def describe(name: str, part: Found) -> str:
+    """One line, and one more for each job that failed."""
+    words = [f"{count} {what}" for what, count in part["counts"].items()]
+    words.append(f"{part['seconds_of_work']:.0f} s of work, done after {part['seconds']:.0f} s")
+    lines = [f"{name:12} {'passed' if part['passed'] else 'FAILED'}: {', '.join(words)}"]
+    for job, found in part["jobs"].items():
+        if not found["passed"]:
+            what = found.get("error", "").strip().splitlines()[-1:] or [
+                json.dumps({key: value for key, value in found.items() if key != "output"})
+            ]
+            lines.append(f"  {job}: {what[0][:400]}")
+    return "\n".join(lines)
+
+
+def facts() -> dict[str, str]:
+    """Asked of the driver and of the installation: torch would take a context, and seconds."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(find_devices()[0].uuid)
+    versions = {name: version(name) for name in ("torch", "triton")}
+    return {
+        "gpu": pynvml.nvmlDeviceGetName(handle),
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        **versions,
+    }
 
 
 if __name__ == "__main__":
