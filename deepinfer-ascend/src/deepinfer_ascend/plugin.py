@@ -18,7 +18,7 @@ from deepinfer_core.plugin_api import (
 from deepinfer_ascend.checks import check_device
 from deepinfer_ascend.claims import all_kernels
 from deepinfer_ascend.probe import find_devices, why_no_devices
-from deepinfer_ascend.soc import KIND
+from deepinfer_ascend.soc import KIND, soc_of
 
 
 @hookimpl
@@ -51,4 +51,6 @@ def deepinfer_device_runtime(device: DeviceInfo) -> DeviceRuntime | None:
 
 @hookimpl
 def deepinfer_kernels(device: DeviceInfo) -> list[KernelSpec]:
-    return all_kernels() if device.kind == KIND else []
+    if device.kind != KIND or device.arch is None:
+        return []
+    return all_kernels(soc_of(device.arch))

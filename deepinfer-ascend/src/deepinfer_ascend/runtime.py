@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -103,11 +103,12 @@ class _Event:
 def _import_npu() -> Any:
     """`torch.npu`, which torch_npu brings."""
     try:
-        importlib.import_module("torch_npu")
+        import torch_npu  # optional: its presence alone breaks torch where the toolkit is missing
     except ImportError as error:
         raise PlatformError(why_no_import(error, torch.__version__)) from error
+    del torch_npu
     return torch.get_device_module(KIND)
 
 
 def _version() -> str:
-    return str(importlib.import_module("torch_npu").__version__)
+    return version("torch_npu")

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 KIND = "npu"
 """As torch names the device."""
-OLDEST = "910b"
-FP8 = "950"
-"""The first generation with FP8, MX formats and hyper-connections in its operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +24,17 @@ class Soc:
     pci_ids: tuple[str, ...]
     """Of its chips on the PCI bus, behind the vendor's own; none where none was seen."""
     features: frozenset[str]
+    """What its operators can do beyond those of the others: `int8`, `fp8` and `mx` products,
+    hyper-connections (`mhc`), gating by `sqrtsoftplus` and by choices made beforehand."""
 
 
-_INT8 = frozenset({"int8", "nz"})
+_ALL = frozenset({"int8"})
 
 SOCS = (
-    Soc("910b", "Atlas A2", ("910b",), ("0xd802",), _INT8),
+    Soc("910b", "Atlas A2", ("910b",), ("0xd802",), _ALL),
     # 910C is two dies of 910B; its chips report as 910_93xx, and each die is a device.
-    Soc("910c", "Atlas A3", ("910_93", "910c"), ("0xd803",), _INT8),
-    Soc("950", "Ascend 950", ("950", "910_95"), (), _INT8 | {"fp8", "mx", "mhc"}),
+    Soc("910c", "Atlas A3", ("910_93", "910c"), ("0xd803",), _ALL),
+    Soc("950", "Ascend 950", ("950", "910_95"), (), _ALL | {"fp8", "mx", "mhc", "sqrtsoftplus"}),
 )
 
 

@@ -10,10 +10,14 @@ from deepinfer_core.testing.run import run_conformance
 from deepinfer_core.testing.tiny import write_tiny_checkpoint
 
 PLUGIN = "deepinfer_ascend.emulation.plugin"
-PROMPTS = [[7, 3, 9, 11, 5], [8, 2], list(range(20, 60))]
+PROMPTS = [[7, 3, 9, 11, 5], [8, 2], list(range(20, 60)), list(range(100, 250))]
 MAX_TOKENS = 12
+DENSE = {"norm.rms", "act.silu_mul", "gemm.dense", "rope.apply", "kv.store", "attn.paged"}
 SERVED = {
-    "llama": {"norm.rms", "act.silu_mul", "gemm.dense"},
+    "llama": DENSE,
+    "mistral": DENSE,
+    "qwen3": DENSE,
+    "qwen3_moe": DENSE | {"moe.route", "moe.experts"},
 }
 """Family -> ops that the plugin must serve in its models."""
 
@@ -38,17 +42,19 @@ def host_of(device):
     return host
 
 
-def test_claims_hold_on_a_910b():
-    report = run_conformance(f"{PLUGIN}:on_910b", levels=("L0", "L1", "L2"))
+@pytest.mark.parametrize("soc", ["910b", "950"])
+def test_claims_hold(soc):
+    report = run_conformance(f"{PLUGIN}:on_{soc}", levels=("L0", "L1", "L2"))
     assert [(r.op, r.dtype, r.name, r.message) for r in report.failures] == []
     assert {r.outcome for r in report.results} == {"passed"}
 
 
 @pytest.mark.parametrize("family", SERVED)
-def test_a_model_says_the_same_on_a_910b(family, tmp_path):
+@pytest.mark.parametrize("block_size", [16, 128])
+def test_a_model_says_the_same(family, block_size, tmp_path):
     write_tiny_checkpoint(tmp_path, family)
-    on_cpu, on_npu = PluginHost(load_entry_points=False), host_of(emulation.on_910b)
-    expected, _ = generate(tmp_path, on_cpu, kind="cpu", dtype="float32")
-    tokens, providers = generate(tmp_path, on_npu, kind="npu", dtype="float32")
+    fields = {"dtype": "float32", "block_size": block_size, "max_num_batched_tokens": 100}
+    expected, _ = generate(tmp_path, PluginHost(load_entry_points=False), kind="cpu", **fields)
+    tokens, providers = generate(tmp_path, host_of(emulation.wide_910b), kind="npu", **fields)
     assert tokens == expected and all(tokens)
     assert SERVED[family] <= {op for op, names in providers.items() if names == {"ascend.fused"}}

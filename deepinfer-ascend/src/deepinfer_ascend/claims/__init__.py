@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_ascend.claims import dense, rows
+from deepinfer_ascend.claims import attention, dense, moe, rows
+from deepinfer_ascend.soc import Soc
 
-FAMILIES = (rows, dense)
+FAMILIES = (rows, dense, attention, moe)
 
 
-def all_kernels() -> list[KernelSpec]:
-    """In no particular order: which of them serves is a matter of what they claim."""
-    return [kernel for family in FAMILIES for kernel in family.KERNELS]
+def all_kernels(soc: Soc) -> list[KernelSpec]:
+    """What a chip of this generation has operators for, in no particular order."""
+    return [kernel for family in FAMILIES for kernel in family.kernels(soc)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepinfer_core.plugin_api import Caps, KernelSpec
 
-from deepinfer_ascend.soc import KIND, OLDEST
+from deepinfer_ascend.soc import KIND
 
 HALVES = ("bfloat16", "float16")
 """What the cube units multiply; most fused operators take nothing else."""
@@ -24,33 +24,23 @@ def claim(
     *features: str,
     laws: frozenset[str] = RECORDED,
     dtypes: tuple[str, ...] = HALVES,
-    arch: tuple[str | None, str | None] = (OLDEST, None),
-    plan: str | None = None,
-    prepare: str | None = None,
-    schemes: tuple[str, ...] = (),
-    dims: dict[str, tuple[int, ...]] | None = None,
     **fields: Any,
 ) -> KernelSpec:
     """A kernel of this plugin.
 
     Args:
-        target, plan, prepare: `module:function` within the package of kernels.
-        fields: others of `KernelSpec`, where they differ from those of most kernels here.
+        target: `module:function` within the package of kernels, as are `plan` and `prepare`.
+        fields: others of `KernelSpec` and of `Caps`, where they differ from those of most kernels.
     """
     caps = Caps(
         device_kinds=(KIND,),
-        arch=arch,
         dtypes=dtypes,
-        schemes=schemes,
+        dims=fields.pop("dims", {}),
         features=laws | frozenset(features),
-        dims=dims or {},
+        schemes=fields.pop("schemes", ()),
     )
-    all_fields: dict[str, Any] = {"provider": "ascend.fused", "priority": 20} | fields
-    return KernelSpec(
-        op=f"{op}@1",
-        target=f"{PACKAGE}.{target}",
-        plan=plan and f"{PACKAGE}.{plan}",
-        prepare=prepare and f"{PACKAGE}.{prepare}",
-        caps=caps,
-        **all_fields,
-    )
+    places = {"target": target}
+    places |= {name: fields.pop(name) for name in ("plan", "prepare") if name in fields}
+    places = {name: f"{PACKAGE}.{place}" for name, place in places.items()}
+    all_fields: dict[str, Any] = {"provider": "ascend.fused", "priority": 20} | fields | places
+    return KernelSpec(op=f"{op}@1", caps=caps, **all_fields)

@@ -1,20 +1,20 @@
-"""All emulated operators, and the generation of chip that they play."""
+"""All emulated operators."""
 
 from __future__ import annotations
 
-from deepinfer_ascend.emulation import registry, rows
-from deepinfer_ascend.soc import Soc, soc_of
+from deepinfer_core.plugin_api import DeviceInfo
 
-MODULES = (rows,)
-_PLAYED: list[Soc] = []
+from deepinfer_ascend.emulation import play, registry
+from deepinfer_ascend.emulation.kernels import attention, moe, products, rows
+
+MODULES = (attention, moe, products, rows)
 
 
-def install(arch: str) -> None:
-    """Define the operators in this process, as a chip of this generation has them."""
+def install(device: DeviceInfo) -> None:
+    """Define the operators in this process, as this chip has them.
+
+    Raises:
+        KeyError: there is no such generation.
+    """
     registry.install()
-    _PLAYED[:] = [soc_of(arch)]
-
-
-def played() -> Soc:
-    """The generation that is emulated now."""
-    return _PLAYED[0]
+    play.as_soc(str(device.arch), is_wide=play.WIDE in device.features)

@@ -7,6 +7,8 @@ The kernels are those of the real plugin, claim by claim. Light: torch is import
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from deepinfer_core import hookimpl
 from deepinfer_core.plugin_api import (
     DeviceInfo,
@@ -22,10 +24,14 @@ from deepinfer_ascend.soc import KIND, SOCS, Soc
 
 
 class EmulatedPlugin:
-    """Finds one NPU of a generation, which computes on the CPU."""
+    """Finds one NPU of a generation, which computes on the CPU.
 
-    def __init__(self, soc: Soc) -> None:
-        self.soc = soc
+    Args:
+        is_wide: claim float32 everywhere, as no chip does: see `play.WIDE`.
+    """
+
+    def __init__(self, soc: Soc, *, is_wide: bool = False) -> None:
+        self.soc, self.is_wide = soc, is_wide
 
     @hookimpl
     def deepinfer_plugin_info(self) -> PluginInfo:
@@ -34,7 +40,7 @@ class EmulatedPlugin:
 
     @hookimpl
     def deepinfer_probe(self) -> list[DeviceInfo]:
-        features = self.soc.features | {"emulated"}
+        features = self.soc.features | {"emulated"} | ({"float32"} if self.is_wide else set())
         return [DeviceInfo(kind=KIND, arch=self.soc.arch, features=features)]
 
     @hookimpl
@@ -51,7 +57,14 @@ class EmulatedPlugin:
 
     @hookimpl
     def deepinfer_kernels(self, device: DeviceInfo) -> list[KernelSpec]:
-        return plugin.deepinfer_kernels(device)
+        kernels = plugin.deepinfer_kernels(device)
+        return [_widened(kernel) for kernel in kernels] if self.is_wide else kernels
+
+
+def _widened(kernel: KernelSpec) -> KernelSpec:
+    dtypes = tuple(dict.fromkeys(("float32", *kernel.caps.dtypes)))
+    return replace(kernel, caps=replace(kernel.caps, dtypes=dtypes))
 
 
 on_910b, on_910c, on_950 = (EmulatedPlugin(soc) for soc in SOCS)
+wide_910b, wide_910c, wide_950 = (EmulatedPlugin(soc, is_wide=True) for soc in SOCS)

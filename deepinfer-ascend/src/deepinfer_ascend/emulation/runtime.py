@@ -24,7 +24,7 @@ class EmulatedRuntime:
 
     def __init__(self, device: DeviceInfo) -> None:
         self.index = device.index
-        operators.install(device.arch or "")
+        operators.install(device)
 
     def activate(self) -> None:
         """Do nothing: there is only one CPU."""

@@ -1,0 +1,1 @@
+"""What the operators compute, with their signatures, and refuse what their documents refuse."""
