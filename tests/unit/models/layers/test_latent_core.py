@@ -54,10 +54,10 @@ def attend(core: LatentCore, query_lens: list[int]) -> Tensor:
     meta = make_meta(requests, lengths, tables, BLOCK, "cpu")
     generator = torch.Generator().manual_seed(1)
     num_tokens = sum(query_lens)
-    q_nope = torch.randn(num_tokens, HEADS, 24, generator=generator)
+    q = torch.randn(num_tokens, HEADS, 24 + 16, generator=generator)
     q_rope = torch.randn(num_tokens, HEADS, 16, generator=generator)
     cache = torch.randn(tables.numel() + 1, BLOCK, 48, generator=generator)
-    return core(q_nope, q_rope, cache, meta)
+    return core(q, q_rope, cache, meta)
 
 
 @pytest.mark.parametrize(

@@ -116,19 +116,19 @@ class LatentAttention(nn.Module):
         q = q_latent = self._query_latents(q, row, positions, cos_sin, attention)
         if self.q_b_proj is not None:
             q = self.q_b_proj(q_latent)
-        q_nope, q_rope = q.reshape(num_tokens, -1, latent.q_head_dim).split_with_sizes(
-            (latent.nope_head_dim, latent.rope_head_dim), dim=2
-        )
+        q = q.reshape(num_tokens, -1, latent.q_head_dim)
+        q_rope = q[..., latent.nope_head_dim :]
         if self.fused is None:
             q_rope = self._rotate_and_store(q_rope, row, positions, cos_sin, attention)
         else:
             q_rope, _ = self.rotate(q_rope, None, positions, cos_sin, layout=self.rope_layout)
         meta, cached = self.cache.of(attention)
         if self.indexer is None:
-            values = self.core(q_nope, q_rope, cached, meta)
+            values = self.core(q, q_rope, cached, meta)
         else:
             slots = self.indexer(x, q_latent, positions, cos_sin, attention)
-            q = torch.cat((self.kv_b_proj.to_latent(q_nope), q_rope), dim=2)
+            q_latent = self.kv_b_proj.to_latent(q[..., : latent.nope_head_dim])
+            q = torch.cat((q_latent, q_rope), dim=2)
             options = self.cache.options()
             o = self.attend(q, cached, slots, self.scale, latent.kv_rank, **options)
             values = self.kv_b_proj.to_value(o)

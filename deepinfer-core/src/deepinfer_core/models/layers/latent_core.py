@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 
-import torch
 from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import LatentConfig
@@ -120,13 +119,11 @@ class LatentCore:
             v_head_dim=latent.v_head_dim,
         )
 
-    def __call__(
-        self, q_nope: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta
-    ) -> Tensor:
+    def __call__(self, q: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta) -> Tensor:
         """Attend causally to the cache's latents.
 
         Args:
-            q_nope: [T, H, nope_head_dim]
+            q: [T, H, nope_head_dim + rope_head_dim], not rotated; consumed.
             q_rope: [T, H, rope_head_dim], rotated.
             cache: [P, s, kv_rank + rope_head_dim]
 
@@ -136,27 +133,29 @@ class LatentCore:
         expanded = self.expanded
         long = [i for i, count in enumerate(meta.query_lens) if count >= self.min_queries]
         if expanded is None or not long:
-            return self._attend_absorbed(q_nope, q_rope, cache, meta)
+            return self._attend_absorbed(q, q_rope, cache, meta)
         if len(long) == meta.num_reqs:
-            return self._attend_expanded(expanded, q_nope, q_rope, cache, meta)
+            return self._attend_expanded(expanded, q, q_rope, cache, meta)
         short = [i for i, count in enumerate(meta.query_lens) if count < self.min_queries]
-        values = q_nope.new_empty(*q_nope.shape[:2], self.v_head_dim)
+        values = q.new_empty(*q.shape[:2], self.v_head_dim)
         rows, part = batch_of(meta, long)
-        values[rows] = self._attend_expanded(expanded, q_nope[rows], q_rope[rows], cache, part)
+        values[rows] = self._attend_expanded(expanded, q[rows], q_rope[rows], cache, part)
         rows, part = batch_of(meta, short)
-        values[rows] = self._attend_absorbed(q_nope[rows], q_rope[rows], cache, part)
+        values[rows] = self._attend_absorbed(q[rows], q_rope[rows], cache, part)
         return values
 
     def _attend_absorbed(
-        self, q_nope: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta
+        self, q: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta
     ) -> Tensor:
+        q_nope = q[..., : self.projection.nope_head_dim]
         q_latent, plan = self.projection.to_latent(q_nope), meta.plan_for(self.absorbed)
         o = self.absorbed(q_latent, q_rope, cache, meta, self.scale, plan=plan)
         return self.projection.to_value(o)
 
     def _attend_expanded(
-        self, attend: BoundOp, q_nope: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta
+        self, attend: BoundOp, q: Tensor, q_rope: Tensor, cache: Tensor, meta: AttentionMeta
     ) -> Tensor:
-        q, weight = torch.cat((q_nope, q_rope), dim=2), self.projection.by_head()
+        q, weight = q.contiguous(), self.projection.by_head()
+        q[..., self.projection.nope_head_dim :] = q_rope
         values: Tensor = attend(q, cache, weight, meta, self.scale, plan=meta.plan_for(attend))
         return values
