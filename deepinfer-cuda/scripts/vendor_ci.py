@@ -7,7 +7,8 @@ Seconds that each takes alone in a fresh installation, and after which it is end
     conformance  90, 300  all checks over what the plugin claims
     families     40, 150  greedy tokens of a tiny model of each family, in float32, equal the CPU's,
                           but where the CPU's best two are less than 1e-3 apart
-    model        40, 120  the same for real texts and the GGUF file --model
+    model        40, 120  the same for real texts and the GGUF file --model, which `make model`
+                          fetches; left out where there is none, but if named
     verify       60, 200  with batch_invariant, every answer has the bits of the plain run: a tiny
                           model of each family in bfloat16, and the first layers of an 8B model
     waits        25, 100  decode steps never wait for the GPU but for one event
@@ -128,11 +129,14 @@ def parse(words: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     cores = os.cpu_count() or 1
-    default = [name for name in PARTS if name != "cost"]
+    left_out = {"cost"} if MODEL.exists() else {"cost", "model"}
+    default = [name for name in PARTS if name not in left_out]
     parser.add_argument("report", nargs="?", type=Path, help="JSON file to write")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=default)
+    parser.add_argument(
+        "--parts", type=lambda text: text.split(","), default=default, help="names, with commas"
+    )
     parser.add_argument("--workers", type=int, default=max(1, cores - CORES_FOR_OTHERS))
-    parser.add_argument("--model", type=Path, default=MODEL, help="GGUF file of a model")
+    parser.add_argument("--model", type=Path, default=MODEL, help="GGUF file")
     parser.add_argument("--layers", type=int, default=3, help="of the 8B model in `verify`")
     parser.add_argument("--points", type=int, default=6, help="of `verify`, for each model")
     options = parser.parse_args(words)
