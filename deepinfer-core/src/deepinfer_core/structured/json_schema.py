@@ -226,7 +226,7 @@ class SchemaWriter:
             for character in name:
                 node = node.setdefault(character, {})
             node[""] = {}
-        return self._rules.add("key", self._branch(tree))
+        return self._branch(tree)
 
     def _branch(self, tree: dict[str, Any]) -> str:
         anything = repeat(self._plain_character, 0, None)
@@ -235,8 +235,9 @@ class SchemaWriter:
         parts = [] if "" in tree else ['""']
         parts.append(f"{others} {anything}")
         for character, node in children.items():
-            parts.append(f"{write_json(of_characters(character))} ({self._branch(node)})")
-        return " | ".join(parts)
+            parts.append(f"{write_json(of_characters(character))} {self._branch(node)}")
+        # A rule for each character, since backends bound how deep one is nested.
+        return self._rules.add("key", " | ".join(parts))
 
 
 class ObjectWriter:

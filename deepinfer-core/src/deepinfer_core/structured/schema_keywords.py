@@ -25,7 +25,9 @@ ANNOTATIONS = frozenset(
     | {"contentSchema", "discriminator"}
 )
 """Say nothing about what is valid."""
-APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+APPLICATORS = frozenset(
+    {"$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas"}
+)
 ASSERTIONS = frozenset(
     {"type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
     | {"minLength", "maxLength", "pattern", "format", "prefixItems", "items", "minItems"}
@@ -44,9 +46,7 @@ REFUSED = {
     "multipleOf": "leave it out and check the answer, or use a pattern or an enum",
     "patternProperties": "use properties or additionalProperties",
     "propertyNames": "use properties or additionalProperties",
-    "dependentRequired": "use anyOf",
-    "dependentSchemas": "use anyOf",
-    "dependencies": "use anyOf",
+    "dependencies": "use dependentRequired or dependentSchemas",
     "unevaluatedProperties": "use additionalProperties",
     "unevaluatedItems": "use items",
     "additionalItems": "use prefixItems and items",

@@ -37,6 +37,10 @@ class ShapeReader:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._depth = 0
+        self._asked: list[str] = []
+        """Schemas whose emptiness is being found out."""
+        self._filled: set[str] = set()
+        """Schemas that something is valid for."""
 
     def shapes(self, schema: Schema, path: str) -> list[Shape]:
         """The alternatives of a schema; none: nothing is valid.
@@ -59,8 +63,22 @@ class ShapeReader:
             self._depth -= 1
 
     def is_empty(self, schema: Schema, path: str) -> bool:
-        """Whether nothing is valid, as far as that shows without a look inside."""
-        return not self.shapes(schema, path)
+        """Whether nothing is valid, as far as that shows."""
+        if isinstance(schema, bool):
+            return not schema
+        key = canonical(schema)
+        if key in self._filled:
+            return False
+        if key in self._asked:
+            return True  # a value that must hold another of its kind has no end
+        self._asked.append(key)
+        try:
+            found = self.shapes(schema, path)
+        finally:
+            self._asked.pop()
+        if found:
+            self._filled.add(key)
+        return not found
 
     def _of_object(self, schema: dict[str, Any], path: str) -> list[Shape]:
         self._check_keywords(schema, path)
@@ -79,6 +97,8 @@ class ShapeReader:
             found = self._both(found, branches, path)
         if "oneOf" in schema:
             found = self._both(found, self._one_of(schema, path, found), path)
+        for part, part_path in _dependent(schema, path):
+            found = self._both(found, self.shapes(part, part_path), path)
         return found
 
     def _one_of(self, schema: dict[str, Any], path: str, context: list[Shape]) -> list[Shape]:
@@ -129,8 +149,9 @@ class ShapeReader:
         """An item that nothing is valid for ends the array before it."""
         if "array" not in shape.types:
             return shape
-        ends = [i for i, part in enumerate(shape.prefix) if self.is_empty(part, path)]
-        if not ends and shape.items is not True and self.is_empty(shape.items, path):
+        parts = enumerate(shape.prefix)
+        ends = [i for i, part in parts if self.is_empty(part, f"{path}/prefixItems/{i}")]
+        if not ends and self.is_empty(shape.items, f"{path}/items"):
             ends = [len(shape.prefix)]
         if not ends:
             return shape
@@ -144,7 +165,7 @@ class ShapeReader:
             return True
         for name in shape.required:
             schema = declared.get(name, shape.additional)
-            if schema is not True and self.is_empty(schema, f"{path}/properties/{name}"):
+            if self.is_empty(schema, f"{path}/properties/{name}"):
                 return True
         return False
 
@@ -173,11 +194,13 @@ class ShapeReader:
 
     def _check_keywords(self, schema: dict[str, Any], path: str) -> None:
         for keyword in schema:
+            if keyword == "$schema" and "json-schema.org/" not in str(schema[keyword]):
+                refuse(f"{path}/$schema", "is no dialect that is known here; leave it out")
             if keyword in ASSERTIONS or keyword in APPLICATORS or keyword in ANNOTATIONS:
                 continue
             if keyword == "uniqueItems" and schema[keyword] is False:
                 continue
-            if keyword in ("$id", "$vocabulary") and schema is self._root:
+            if keyword == "$id" and schema is self._root:
                 continue
             if keyword.startswith("x-"):
                 continue
@@ -187,6 +210,18 @@ class ShapeReader:
             close = difflib.get_close_matches(keyword, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "leave it out"
             refuse(f"{path}/{keyword}", f"is no keyword that is known here; {hint}")
+
+
+def _dependent(schema: dict[str, Any], path: str) -> Iterator[tuple[Schema, str]]:
+    """What depends on a property, as schemas: the property is not there, or this is valid."""
+    for keyword in ("dependentRequired", "dependentSchemas"):
+        parts = schema.get(keyword, {})
+        if not isinstance(parts, dict):
+            refuse(f"{path}/{keyword}", "needs an object with names of properties")
+        for name, part in parts.items():
+            wanted = {"required": part} if keyword == "dependentRequired" else part
+            either = [{"properties": {name: False}}, wanted]
+            yield {"anyOf": either}, f"{path}/{keyword}/{name}"
 
 
 def meet(a: Shape, b: Shape, path: str) -> Shape:

@@ -33,7 +33,11 @@ def _replaced(value: Any, max_whitespace: int) -> Any:
                 field=FIELD,
             )
         schema = json.dumps(value.get("json_schema"), ensure_ascii=False)
-        return {"type": "grammar", "grammar": schema_rules(schema, max_whitespace=max_whitespace)}
+        try:
+            rules = schema_rules(schema, max_whitespace=max_whitespace)
+        except GrammarError as error:
+            raise GrammarError(f"{FIELD}: {error}", field=FIELD) from error
+        return {"type": "grammar", "grammar": rules}
     if value.get("type") == "qwen_xml_parameter":
         raise GrammarError(
             f"{FIELD}: qwen_xml_parameter is not supported; write its parts as tags", field=FIELD
