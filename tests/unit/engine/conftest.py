@@ -23,9 +23,9 @@ def make_engine(model_dir):
         EngineConfig.from_flat(str(model_dir), **options), PluginHost(load_entry_points=False)
     )
 
-    def make(stages=None, proposer=None, **fields):
+    def make(stages=None, proposer=None, drafter=None, **fields):
         fields = {**options, "num_blocks": 200, "draft_guard": False, **fields}
-        drafting = replace(loaded, proposer=proposer)
+        drafting = replace(loaded, proposer=proposer, drafter=drafter)
         return Engine.from_loaded(
             EngineConfig.from_flat(str(model_dir), **fields), drafting, stages
         )

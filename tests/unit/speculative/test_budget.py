@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from deepinfer_core.speculative.budget import StepCosts, admit
+from deepinfer_core.speculative.budget import DraftCosts, StepCosts, admit, best_depth
 
 FLAT = StepCosts((1,), (0.01,))
 STEEP = StepCosts((1, 2), (0.01, 0.02))
@@ -42,3 +42,23 @@ def test_costs_lie_on_lines_between_what_was_measured():
     costs = StepCosts((1, 3, 5), (1.0, 2.0, 6.0))
     assert [costs.of(n) for n in (1, 2, 3, 4, 5, 6)] == [1.0, 1.5, 2.0, 4.0, 6.0, 8.0]
     assert FLAT.of(100) == 0.01
+
+
+def test_the_total_follows_from_earlier_estimates_and_goes_to_the_likeliest_of_now():
+    costs = StepCosts((1, 2, 3, 4, 5, 6), (1.0, 1.0, 1.0, 1.0, 2.0, 3.0))
+    now = [[0.2, 0.1], [0.9, 0.8]]
+    assert admit(now, costs) == [0, 2]
+    assert admit(now, costs, earlier=[[0.0, 0.0], [0.0, 0.0]]) == [0, 0]
+    assert admit([[0.0], [0.9, 0.8]], costs, earlier=[[1.0], [1.0, 0.0]]) == [0, 2]
+
+
+def test_a_drafter_goes_as_deep_as_it_gains():
+    costs = StepCosts((1, 100), (1.0, 1.5))
+    sure = [0.9, 0.8, 0.7, 0.6]
+    assert best_depth(sure, 1, costs, DraftCosts(0.0, 0.0, 0.0)) == 4
+    assert best_depth(sure, 1, costs, DraftCosts(0.0, 0.1, 0.1)) == 4
+    assert best_depth(sure, 1, costs, DraftCosts(0.0, 0.1, 0.5)) == 1
+    assert best_depth(sure, 1, costs, DraftCosts(0.0, 1.0, 1.0)) == 0
+    assert best_depth(sure, 1, costs, DraftCosts(5.0, 0.0, 0.0)) == 0
+    # Many requests fill a step by themselves: each token more then costs as much as it gives.
+    assert best_depth([0.5], 60, StepCosts((1, 60, 120), (1, 1, 2)), DraftCosts(0, 0, 0)) == 0

@@ -65,19 +65,3 @@ def test_a_guesser_sees_each_token_once_and_in_order():
     for outputs in ([5], [5], [5, 6, 7], [5, 6, 7, 8]):
         drafting.propose([1, 2], outputs, 3)
         assert says.ids == [1, 2, *outputs]
-
-
-def test_what_became_of_drafts_says_what_to_expect():
-    drafting = Drafting(Says([]), vocab_size=10)
-    unknown = drafting.share
-    for _ in range(20):
-        drafting.learn(4, 0)
-    bad = drafting.share
-    assert bad < 0.25 < unknown
-    assert drafting.survivals(2) == [bad, bad**2]
-    for _ in range(100):
-        drafting.relax()
-    assert bad < drafting.share < unknown
-    for _ in range(20):
-        drafting.learn(4, 4)
-    assert drafting.share > 0.9

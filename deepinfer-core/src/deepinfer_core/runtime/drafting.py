@@ -6,6 +6,7 @@ to be kept is known to the device only, so rows and next tokens are tensors.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,6 +20,8 @@ from deepinfer_core.models.interface import Model
 from deepinfer_core.sampling.result import host_copy
 from deepinfer_core.scheduling.plan import DraftedTokens, StepPlan
 from deepinfer_core.staging import stage
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from deepinfer_core.runtime.batch import ForwardBatch
@@ -53,6 +56,8 @@ class DeviceDrafting:
 
     def __init__(self, drafter: Drafter, target: Model, sampler: Sampler) -> None:
         self.drafter = drafter
+        self.has_failed = False
+        """It raised something, and is not asked again."""
         self._target = target
         self._sampler = sampler
 
@@ -90,8 +95,20 @@ class DeviceDrafting:
         positions = step.batch.positions.index_select(0, rows) + 2
         draw = self._sampler.draft_draw([plan.sample_rows[i] for i in indices], positions)
         drafts = self._draft(step.batch, observed, rows, max(plan.num_to_draft.values()), draw)
+        if len(drafts.token_ids) != len(indices):
+            raise ValueError(f"drafts of {len(drafts.token_ids)} rows, not of {len(indices)}")
         confidence = None if drafts.confidence is None else host_copy(drafts.confidence)
         return LaunchedDrafts(plan.num_to_draft, host_copy(drafts.token_ids), confidence)
+
+    def give_up(self, error: Exception) -> None:
+        """Go on without the drafter: whatever it does, no answer depends on it."""
+        self.has_failed = True
+        logger.warning(
+            "the drafter %s failed, so decoding goes on without drafts: %s: %s",
+            type(self.drafter).__name__,
+            type(error).__name__,
+            error,
+        )
 
     def _observe(
         self, plan: StepPlan, step: Step, features: Tensor, token_ids: Tensor | None

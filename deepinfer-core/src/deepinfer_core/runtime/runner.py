@@ -105,9 +105,10 @@ class ModelRunner:
             logits = self.graphs.logits(step.batch)
         follower: tuple[DeviceDrafting, Tensor] | None = None
         if logits is None:
-            if self.drafting is not None and plan.following_token_ids:
-                hidden_states, features = self.drafting.forward(step.batch)
-                follower = (self.drafting, features)
+            drafting = self.drafting if plan.following_token_ids else None
+            if drafting is not None and not drafting.has_failed:
+                hidden_states, features = drafting.forward(step.batch)
+                follower = (drafting, features)
             else:
                 hidden_states = self.model.forward(step.batch)
             logits = self._sampled_logits(plan, step, hidden_states)
@@ -251,7 +252,14 @@ class InFlight:
         if self._follower is not None:
             drafting, features = self._follower
             self._follower = None  # as large as hidden states of all layers
-            self._drafts = drafting.follow(self.plan, self._step, features, token_ids, num_accepted)
+            try:
+                self._drafts = drafting.follow(
+                    self.plan, self._step, features, token_ids, num_accepted
+                )
+            except Exception as error:  # a plugin border
+                if ModelRunner.is_out_of_memory(error):
+                    raise
+                drafting.give_up(error)
 
     def _verify(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """[S] int32 drafts accepted, and [L] bool: drawn behind accepted drafts only."""

@@ -15,7 +15,7 @@ from deepinfer_core.scheduling.plan import UNKNOWN_TOKEN_ID, StepOutput
 from deepinfer_core.scheduling.step import Step
 from deepinfer_core.speculative.acceptance import Acceptance
 from deepinfer_core.speculative.budget import DraftCosts, StepCosts, Survivals, admit, best_depth
-from deepinfer_core.speculative.drafting import Drafting
+from deepinfer_core.speculative.drafting import Drafting, known_ids
 from deepinfer_core.speculative.stats import DraftStats
 
 MIN_TRIES = 6
@@ -115,10 +115,16 @@ class DeviceDrafts(DraftSource):
     """
 
     def __init__(
-        self, *, num_drafts: int, costs: StepCosts | None, draft_costs: DraftCosts | None
+        self,
+        *,
+        num_drafts: int,
+        vocab_size: int,
+        costs: StepCosts | None,
+        draft_costs: DraftCosts | None,
     ) -> None:
         super().__init__(num_drafts=num_drafts, costs=costs)
         self.num_lookahead_tokens = num_drafts
+        self._vocab_size = vocab_size
         self._draft_costs = draft_costs
 
     def prepare(self, step: Step) -> None:
@@ -170,7 +176,7 @@ class DeviceDrafts(DraftSource):
             return ()
         if entry.acceptance is not None:
             entry.acceptance.confidence = drafts.confidence
-        return drafts.token_ids
+        return known_ids(drafts.token_ids, self._vocab_size)
 
     def _admit(self, entries: Sequence[Entry], costs: StepCosts) -> list[int]:
         survivals = [_expected(entry) for entry in entries]

@@ -76,6 +76,7 @@ def make_draft_source(
     count = num_drafts(config, drafter)
     return DeviceDrafts(
         num_drafts=count,
+        vocab_size=vocab_size,
         costs=step_costs,
         draft_costs=None if step_costs is None else costs.draft_costs(count),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import takewhile
 
 from deepinfer_core.plugin_api.proposer import Guesser, Proposer
 from deepinfer_core.speculative.acceptance import Acceptance
@@ -50,19 +51,10 @@ class Drafting(Acceptance):
             if not num_seen:
                 self._guesser.extend(prompt_ids)
             self._guesser.extend(output_ids[max(0, num_seen - len(prompt_ids)) :])
-            return self._checked(self._guesser.propose(num_tokens)[:num_tokens])
+            return known_ids(self._guesser.propose(num_tokens)[:num_tokens], self._vocab_size)
         except Exception as error:  # as above
             self._give_up(error)
             return ()
-
-    def _checked(self, token_ids: Sequence[int]) -> list[int]:
-        """The ids up to the first that is none."""
-        checked = []
-        for token_id in token_ids:
-            if not 0 <= token_id < self._vocab_size:
-                break
-            checked.append(int(token_id))
-        return checked
 
     def _give_up(self, error: Exception) -> None:
         self._guesser = None
@@ -71,3 +63,8 @@ class Drafting(Acceptance):
             type(error).__name__,
             error,
         )
+
+
+def known_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The ids up to the first that is none."""
+    return [int(token_id) for token_id in takewhile(lambda i: 0 <= i < vocab_size, token_ids)]
