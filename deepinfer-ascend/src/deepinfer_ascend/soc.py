@@ -24,17 +24,18 @@ class Soc:
     pci_ids: tuple[str, ...]
     """Of its chips on the PCI bus, behind the vendor's own; none where none was seen."""
     features: frozenset[str]
-    """What its operators can do beyond those of the others: `int8`, `fp8` and `mx` products,
-    hyper-connections (`mhc`), gating by `sqrtsoftplus` and by choices made beforehand."""
+    """What its operators can do that those of others cannot: products of `fp8` and `mx` codes,
+    coefficients of hyper-connections (`mhc`), gating by `sqrtsoftplus` and by choices made
+    beforehand, an indexer with `float32_weights`."""
 
-
-_ALL = frozenset({"int8"})
 
 SOCS = (
-    Soc("910b", "Atlas A2", ("910b",), ("0xd802",), _ALL),
+    Soc("910b", "Atlas A2", ("910b",), ("0xd802",), frozenset({"float32_weights"})),
     # 910C is two dies of 910B; its chips report as 910_93xx, and each die is a device.
-    Soc("910c", "Atlas A3", ("910_93", "910c"), ("0xd803",), _ALL),
-    Soc("950", "Ascend 950", ("950", "910_95"), (), _ALL | {"fp8", "mx", "mhc", "sqrtsoftplus"}),
+    Soc("910c", "Atlas A3", ("910_93", "910c"), ("0xd803",), frozenset({"float32_weights"})),
+    Soc(
+        "950", "Ascend 950", ("950", "910_95"), (), frozenset({"fp8", "mx", "mhc", "sqrtsoftplus"})
+    ),
 )
 
 

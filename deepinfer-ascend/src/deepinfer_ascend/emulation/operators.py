@@ -5,9 +5,9 @@ from __future__ import annotations
 from deepinfer_core.plugin_api import DeviceInfo
 
 from deepinfer_ascend.emulation import play, registry
-from deepinfer_ascend.emulation.kernels import attention, moe, products, rows
+from deepinfer_ascend.emulation.kernels import attention, moe, products, rows, streams
 
-MODULES = (attention, moe, products, rows)
+MODULES = (attention, moe, products, rows, streams)
 
 
 def install(device: DeviceInfo) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+PAGE_SIZE = 128
 MAX_ELEMENTS = 2**31 - 1
 """Operators that read pages count elements in 32 bits."""
 
@@ -53,3 +55,20 @@ def scaled_slots(slots: Tensor, block_size: int, step: int) -> Tensor:
         return slots
     blocks = torch.div(slots, block_size, rounding_mode="floor")
     return blocks * ((step - 1) * block_size) + slots
+
+
+def repage(view: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+    """Copies of a batch's rows in pages of a size that every operator reads.
+
+    Args:
+        view: [P, s, W]
+        tables: [B, n]
+
+    Returns:
+        pages [B * m, 128, W], and tables [B, m] int32 of them.
+    """
+    rows = gather_blocks(view, tables)
+    rows = F.pad(rows, (0, 0, 0, -rows.shape[1] % PAGE_SIZE))
+    pages = rows.view(-1, PAGE_SIZE, view.shape[2])
+    numbers = torch.arange(len(pages), dtype=torch.int32, device=pages.device)
+    return pages, numbers.view(len(rows), -1)
