@@ -80,7 +80,9 @@ def test_claims_hold_on_newer_chips_where_they_differ(soc):
     kernels = [kernel for kernel in subject.kernels if kernel not in all_kernels(soc_of("910b"))]
     report = run_conformance(replace(subject, kernels=kernels), levels=("L0", "L1", "L2"))
     assert [(r.op, r.dtype, r.name, r.message) for r in report.failures] == []
-    assert {r.outcome for r in report.results} == {"passed"}
+    unserved = {(r.op, r.message) for r in report.results if r.outcome != "passed"}
+    rounds = "rounds rows to e4m3, which the problem does not permit"
+    assert unserved <= {("gemm.coded", rounds), ("moe.coded", rounds)}
 
 
 @pytest.mark.parametrize("family", SERVED)

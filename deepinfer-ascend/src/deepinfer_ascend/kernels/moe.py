@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_ascend.kernels.act import silu_mul
+from deepinfer_ascend.kernels.quant import act
 
 NORM_TYPES = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 BEST, TWO_BEST = 0, 1
@@ -76,12 +77,28 @@ def experts(
     rows, places, counts = _to_experts(x, ids, len(w13), expert_map)
     hidden = silu_mul(_grouped(rows, w13, counts), limit)
     y = _grouped(hidden, w2, counts)
-    if expert_map is None:
-        summed: Tensor = torch.ops.npu.npu_moe_finalize_routing(
-            y, None, None, None, weights.to(y.dtype), places, None, drop_pad_mode=BY_TOKEN
-        )
-        return summed
-    return _sum_present(y, weights, places.view(ids.shape))
+    return (_sum_all if expert_map is None else _sum_present)(y, weights, places)
+
+
+def coded(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    w13_scales: Tensor,
+    w2: Tensor,
+    w2_scales: Tensor,
+    scheme: str,
+    limit: float | None = None,
+    expert_map: Tensor | None = None,
+) -> Tensor:
+    """See `deepinfer_core.ops.specs.moe.coded`, for rows that may be rounded as well."""
+    if not x.numel():
+        return torch.empty_like(x)
+    rows, places, counts = _to_experts(x, ids, len(w13), expert_map)
+    hidden = silu_mul(_grouped_codes(rows, w13, w13_scales, counts, scheme), limit)
+    y = _grouped_codes(hidden, w2, w2_scales, counts, scheme)
+    return _sum_present(y, weights, places)
 
 
 def _gate(logits: Tensor, bias: Tensor | None, options: dict[str, object]) -> tuple[Tensor, Tensor]:
@@ -129,8 +146,36 @@ def _grouped(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     return products[0]
 
 
+def _grouped_codes(
+    rows: Tensor, codes: Tensor, scales: Tensor, counts: Tensor, scheme: str
+) -> Tensor:
+    """As `_grouped`, with rows rounded to codes and matrices [N, K] that are codes."""
+    q, row_scales = act(rows, scheme)
+    products: list[Tensor] = torch.ops.npu.npu_grouped_matmul(
+        [q],
+        [codes.transpose(1, 2)],
+        scale=[scales.transpose(1, 2)],
+        per_token_scale=[row_scales],
+        group_list=counts,
+        group_list_type=COUNTS,
+        group_type=ROWS,
+        split_item=ONE_OUTPUT,
+        output_dtype=rows.dtype,
+    )
+    return products[0]
+
+
+def _sum_all(y: Tensor, weights: Tensor, places: Tensor) -> Tensor:
+    """Weighted sums where every choice has a row; the operator rounds weights as rows."""
+    summed: Tensor = torch.ops.npu.npu_moe_finalize_routing(
+        y, None, None, None, weights.to(y.dtype), places, None, drop_pad_mode=BY_TOKEN
+    )
+    return summed
+
+
 def _sum_present(y: Tensor, weights: Tensor, places: Tensor) -> Tensor:
     """Weighted sums over the choices that have a row; rows behind the last of them are garbage."""
+    places = places.view(weights.shape)
     chosen = y.index_select(0, places.clamp(min=0).flatten()).view(*places.shape, -1)
     weighted = chosen.float() * weights.unsqueeze(-1)
     return torch.where(places.unsqueeze(-1) >= 0, weighted, 0.0).sum(dim=1).to(y.dtype)

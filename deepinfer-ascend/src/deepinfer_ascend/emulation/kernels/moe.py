@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deepinfer_ascend.emulation import play
+from deepinfer_ascend.emulation.kernels.products import DTYPES, E4M3, blocked, blocked_weight
 from deepinfer_ascend.emulation.registry import emulates, require
 
 
@@ -91,6 +92,9 @@ def grouped_matmul(
     x: Sequence[Tensor],
     weight: Sequence[Tensor],
     *,
+    scale: Sequence[Tensor] | None = None,
+    per_token_scale: Sequence[Tensor] | None = None,
+    output_dtype: int | None = None,
     group_list: Tensor | None = None,
     split_item: int | None = 0,
     group_type: int | None = None,
@@ -104,7 +108,13 @@ def grouped_matmul(
     require(rows.is_contiguous() and rows.dtype == matrices.dtype, "contiguous rows of one dtype")
     is_turned = matrices.transpose(1, 2).is_contiguous()
     require(matrices.is_contiguous() or is_turned, "matrices that are contiguous or turned")
-    y = torch.full((rows.shape[0], matrices.shape[2]), float("nan"), dtype=rows.dtype)
+    dtype = rows.dtype if output_dtype is None else DTYPES[output_dtype]
+    require((scale is None) == (rows.dtype != E4M3), "codes with scales, or numbers without")
+    if scale is not None and per_token_scale is not None:
+        require("fp8" in play.soc().features, "a 950 for fp8")
+        rows = blocked(rows, per_token_scale[0])
+        matrices = blocked_weight(matrices, scale[0])
+    y = torch.full((rows.shape[0], matrices.shape[2]), float("nan"), dtype=dtype)
     first = 0
     assert group_list is not None
     for expert, count in enumerate(group_list.tolist()):
