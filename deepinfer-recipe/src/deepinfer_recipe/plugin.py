@@ -26,6 +26,7 @@ from deepinfer_core.plugin_api import (
 
 from ._version import __version__
 from .conversation import BytesImageSource, DataUrlImageSource, ImageSource, UrlImageSource
+from .forms import structured_form
 from .images import ImageQuota, ImageResolver, OpenCvImagePreprocessor, ReqwestImageFetcher
 from .images.preprocess import resize
 from .images.types import PreprocessOptions
@@ -67,7 +68,7 @@ class EngineChat:
     encoded: EncodedChat
     images: list[RgbImage]
     token_ids: list[int]
-    constraint: object | None
+    constraint: dict[str, Any] | None
     starts_in_reasoning: bool
     stop_token_ids: tuple[int, ...]
 
@@ -77,6 +78,7 @@ class EngineRecipe:
 
     def __init__(self, architecture: str, tokenizer_json: str) -> None:
         self._recipe = DeepseekRecipe(architecture, tokenizer_json)
+        self._architecture = architecture
         self._resolver = ImageResolver(ReqwestImageFetcher(), OpenCvImagePreprocessor())
 
     def encode(self, chat: dict[str, Any]) -> EngineChat:
@@ -94,11 +96,15 @@ class EngineRecipe:
         if misplaced:
             raise ValueError(f"{', '.join(misplaced)}: give this as sampling parameters")
         encoded = self._recipe.encode(chat)
+        form: dict[str, Any] | None = None
+        if encoded.constraint is not None:
+            conversation = encoded.request.conversation
+            form = structured_form(encoded.constraint, conversation, self._architecture)
         return EngineChat(
             encoded,
             self._read(encoded.images),
             encoded.token_ids,
-            encoded.constraint,
+            form,
             encoded.starts_in_reasoning,
             encoded.stop_token_ids,
         )

@@ -4,6 +4,7 @@ import pytest
 from deepinfer_core.errors import RequestError
 from deepinfer_core.faces.chat import ChatEncoder
 from deepinfer_core.faces.encoder import Encoder
+from deepinfer_core.structured.spec import StructuredOutput
 from deepinfer_core.testing.fake_recipe import FakeRecipe
 
 MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -55,8 +56,10 @@ def test_reserved_names_are_no_template_variables(any_encoder, name):
 
 def test_what_a_recipe_asks_for_and_the_engine_lacks_is_refused_with_a_remedy(recipe_encoder):
     chat = recipe_encoder.chat
-    with pytest.raises(RequestError, match="ask for the form in a message") as caught:
-        chat(MESSAGES, chat_template_kwargs={"response_format": {"type": "json_object"}})
+    with pytest.raises(
+        RequestError, match=r"response_format: the form .* cannot be held"
+    ) as caught:
+        chat(MESSAGES, chat_template_kwargs={"response_format": {"colour": "red"}})
     assert caught.value.field == "response_format"
     with pytest.raises(RequestError, match=r"1 were given, allowed are 0.*send text only"):
         chat(MESSAGES, chat_template_kwargs={"images": [1]})
@@ -65,6 +68,18 @@ def test_what_a_recipe_asks_for_and_the_engine_lacks_is_refused_with_a_remedy(re
     assert chat(MESSAGES, add_generation_prompt=False, continue_final_message=True).token_ids
     with pytest.raises(RequestError, match="the recipe refused: no"):
         chat(MESSAGES, chat_template_kwargs={"refuse": "no"})
+
+
+def test_a_form_that_a_recipe_asks_for_comes_with_the_prompt(recipe_encoder, encoder):
+    form = {"response_format": {"json_object": True}}
+    encoded = recipe_encoder.chat(MESSAGES, chat_template_kwargs=form)
+    assert encoded.structured == StructuredOutput(json_object=True)
+    assert encoded.thinking == "closed"
+    assert recipe_encoder.chat(MESSAGES).structured is None
+    # A template says what it says of thinking at the end of its text, if at all.
+    assert encoder.chat(MESSAGES).thinking == "undecided"
+    assert encoder.chat(MESSAGES, continue_final_message=True).thinking is None
+    assert encoder.prompt("x").thinking is None
 
 
 @pytest.mark.parametrize("kwargs", [{"chat_template_kwargs": 5}, {"tools": "x"}, {"tools": [1]}])

@@ -10,6 +10,8 @@ import pytest
 from deepinfer_core.batch_job import run_batch
 from deepinfer_core.errors import ConfigError, PlatformError
 from deepinfer_core.jobs.files import journal_path
+from deepinfer_core.jobs.rows import parse_row
+from deepinfer_core.structured.spec import StructuredOutput
 
 
 @pytest.fixture
@@ -236,16 +238,35 @@ def test_an_answer_that_cannot_be_read_costs_only_its_row(batch, engine):
 
 
 @pytest.mark.usefixtures("recipe")
-def test_an_answer_of_a_form_is_refused_with_what_to_do(batch):
+def test_a_response_format_of_openai_is_a_form():
     chat = {"messages": [{"role": "user", "content": "x"}]}
-    form = {"response_format": {"type": "json_object"}}
-    bodies = [form, {"tool_choice": "required"}, {"chat_template_kwargs": form}]
+
+    def form(wanted):
+        row = openai("1", **chat, response_format=wanted)
+        return parse_row(row, "1", {}).params.structured
+
+    schema = {"type": "object"}
+    assert form({"type": "text"}) is None
+    assert form({"type": "json_object"}) == StructuredOutput(json_object=True)
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert form(wanted) == StructuredOutput(json_schema=schema)
+    plain_row = {"id": 1, **chat, "structured": {"regex": "a+"}, "thinking_budget": 3}
+    assert parse_row(plain_row, 1, {}).params.structured == StructuredOutput(regex="a+")
+
+
+def test_what_cannot_be_held_fails_its_own_row_with_what_to_do(batch):
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    bodies = [
+        {"response_format": {"type": "grammar"}},
+        {"response_format": "json"},
+        {"tool_choice": "required"},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": "no"}}},
+    ]
     results = batch(*(openai(str(n), **chat, **body) for n, body in enumerate(bodies)))
     errors = [r["response"]["body"]["error"] for r in results]
-    assert [e["param"] for e in errors] == ["response_format", "tool_choice", "response_format"]
-    assert "leave it out and ask for the form in a message" in errors[0]["message"]
-    assert "allowed: 'auto', 'none'" in errors[1]["message"]
-    assert "ask for the form in a message" in errors[2]["message"]
+    assert [e["param"] for e in errors] == [*["response_format"] * 2, "tool_choice", "structured"]
+    assert "type is text, json_object, or json_schema" in errors[0]["message"]
+    assert "allowed: 'auto', 'none'" in errors[2]["message"]
 
 
 def test_defaults_serve_rows_that_do_not_say(batch):

@@ -189,19 +189,15 @@ def test_thinking_may_be_off_and_may_count_as_the_answer(chat):
     assert (sample.content, sample.reasoning_content) == ("never ends", "never ends")
 
 
-def test_what_belongs_elsewhere_or_is_not_there_yet_is_refused(encoder):
+def test_what_belongs_elsewhere_is_refused(encoder):
     refused = {
         "sampling parameters": {"stop": ["x"], "max_tokens": 3},
         "refused: argument 'promotes_reasoning'": {"promotes_reasoning": 1},
-        "ask for the form in a message": {"response_format": {"type": "json_object"}},
     }
     messages = [{"role": "user", "content": "json"}]
     for message, fields in refused.items():
         with pytest.raises(RequestError, match=message):
             encoder.chat(messages, chat_template_kwargs=fields)
-    required = {"tool_choice": "required", "thinking": {"type": "disabled"}}
-    with pytest.raises(RequestError, match="tool_choice that requires a call"):
-        encoder.chat(messages, tools=TOOLS, chat_template_kwargs=required)
 
 
 CALLS = [f"{BEGIN}{calls}{END}" for calls in ("", CLOCK, WEATHER + CLOCK)]

@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
+from pydantic import ValidationError
+
 from deepinfer_core.errors import RequestError
 from deepinfer_core.faces.images import ImageReader
 from deepinfer_core.faces.prompts import EncodedPrompt
 from deepinfer_core.plugin_api.recipe import EncodedChat, Recipe, ReplyParser
+from deepinfer_core.structured.constraint import ThinkingStart
+from deepinfer_core.structured.spec import StructuredOutput
 from deepinfer_core.text.template import ChatTemplate
 from deepinfer_core.text.tokenizer import Tokenizer
 
@@ -80,7 +84,9 @@ class ChatEncoder:
             **_variables(options),
         )
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return EncodedPrompt(token_ids, text, continues_text=continues)
+        # What a template says of thinking stands at the end of its text, if it says anything.
+        thinking: ThinkingStart | None = None if continues else "undecided"
+        return EncodedPrompt(token_ids, text, continues_text=continues, thinking=thinking)
 
     def _encode_with_recipe(
         self, recipe: Recipe, messages: Conversation, options: ChatOptions
@@ -92,6 +98,8 @@ class ChatEncoder:
             continues_text=False,
             make_parser=partial(_make_parser, recipe, encoded),
             images=self.images.prepare(encoded.images, field="messages"),
+            structured=_form(encoded, options),
+            thinking="open" if encoded.starts_in_reasoning else "closed",
         )
 
 
@@ -107,23 +115,25 @@ def _ask_recipe(recipe: Recipe, messages: Conversation, options: ChatOptions) ->
             field="add_generation_prompt",
         )
     try:
-        encoded = recipe.encode(chat)
+        return recipe.encode(chat)
     except RequestError:
         raise
     except Exception as error:  # a plugin's border; whatever it raises ends one request
         raise RequestError(f"the recipe refused: {error}", field="messages") from error
-    _check_servable(encoded, chat)
-    return encoded
 
 
-def _check_servable(encoded: EncodedChat, chat: Mapping[str, Any]) -> None:
-    if encoded.constraint is not None:
-        named = [name for name in ("response_format", "tool_choice", "tools") if name in chat]
+def _form(encoded: EncodedChat, options: ChatOptions) -> StructuredOutput | None:
+    if encoded.constraint is None:
+        return None
+    named = options.get("chat_template_kwargs") or {}
+    field = next((name for name in ("response_format", "tool_choice") if name in named), "tools")
+    try:
+        return StructuredOutput(**encoded.constraint)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
         raise RequestError(
-            "this engine cannot hold an answer to a form yet; leave out response_format, strict "
-            "tools and a tool_choice that requires a call, and ask for the form in a message",
-            field=named[0] if named else "messages",
-        )
+            f"{field}: the form that it asks for cannot be held: {reason}", field=field
+        ) from error
 
 
 def _make_parser(recipe: Recipe, encoded: EncodedChat) -> ReplyParser:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from deepinfer_core.errors import RequestError
 from deepinfer_core.faces.generation import Callbacks, Generation
@@ -130,7 +131,7 @@ class Frontend:
             parsers = [make_parser() for _ in range(params.n)]
         requests = self._engine.add(
             encoded.token_ids,
-            _with_stops(params, encoded.stop_token_ids),
+            _as_asked(params, encoded),
             images=encoded.images,
             priority=priority,
             thinking=encoded.thinking,
@@ -147,8 +148,19 @@ class Frontend:
         ]
 
 
-def _with_stops(params: SamplingParams, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-    if not stop_token_ids:
+def _as_asked(params: SamplingParams, encoded: EncodedPrompt) -> SamplingParams:
+    """The parameters with what the conversation says itself."""
+    changes: dict[str, Any] = {}
+    if encoded.stop_token_ids:
+        changes["stop_token_ids"] = (*params.stop_token_ids, *encoded.stop_token_ids)
+    if encoded.structured is not None:
+        if params.structured is not None:
+            raise RequestError(
+                f"structured.{params.structured.form}: the conversation asks for a form, too "
+                "(response_format or tools); leave out one of the two",
+                field="structured",
+            )
+        changes["structured"] = encoded.structured
+    if not changes:
         return params
-    merged = (*params.stop_token_ids, *stop_token_ids)
-    return SamplingParams(**{**params.model_dump(exclude_unset=True), "stop_token_ids": merged})
+    return SamplingParams(**{**params.model_dump(exclude_unset=True), **changes})

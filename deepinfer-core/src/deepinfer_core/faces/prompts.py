@@ -16,6 +16,7 @@ from deepinfer_core.images import PreparedImage
 from deepinfer_core.plugin_api.recipe import ReplyParser
 from deepinfer_core.sampling_params import SamplingParams
 from deepinfer_core.structured.constraint import ThinkingStart
+from deepinfer_core.structured.spec import StructuredOutput
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or `{"prompt": text}` or `{"prompt_token_ids": ids}`, these also with
@@ -48,6 +49,8 @@ class EncodedPrompt:
     """Makes what reads one answer; raises RequestError only. None: the answer is the text."""
     images: tuple[PreparedImage, ...] = ()
     """One for each image token among the ids."""
+    structured: StructuredOutput | None = None
+    """The form that the conversation asks for."""
     thinking: ThinkingStart | None = None
     """Whether the prompt ends inside of thinking; None: as its last tokens say."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from deepinfer_core.errors import RequestError, UnsupportedSamplingError
 from deepinfer_core.faces.prompts import Prompt, parse_params
+from deepinfer_core.field_types import short_repr
 from deepinfer_core.sampling_params import SamplingParams
 
 RowFormat = Literal["plain", "openai.chat", "openai.completion"]
@@ -22,7 +23,6 @@ _URLS: dict[str, RowFormat] = {
 _IGNORED = frozenset({"model", "user", "metadata", "store", "service_tier", "stream_options"})
 """Fields of an OpenAI body that do not change the answer."""
 _CHAT_FIELDS = ("tools", "chat_template_kwargs")
-_REMEDIES = {"response_format": "leave it out and ask for the form in a message"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +127,36 @@ def _translate_openai(fields: dict[str, Any], *, chat: bool) -> None:
         "echo": bool(fields.pop("echo", False)),
         "suffix": bool(fields.pop("suffix", None)),
         "best_of": fields.pop("best_of", 1) not in (1, fields.get("n", 1)),
-        "response_format": fields.pop("response_format", {"type": "text"}) != {"type": "text"},
     }
     for name, given in unsupported.items():
         if given:
-            remedy = _REMEDIES.get(name, "leave it out")
             raise UnsupportedSamplingError(
-                f"{name} is not supported in a batch row; {remedy}", field=name
+                f"{name} is not supported in a batch row; leave it out", field=name
             )
+    if "response_format" in fields:
+        form = _form_of(fields.pop("response_format"))
+        if form is not None:
+            fields["structured"] = form
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     if chat:
         _translate_chat(fields)
+
+
+def _form_of(wanted: object) -> dict[str, Any] | None:
+    """A response format as `SamplingParams.structured`."""
+    match wanted:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"json_object": True}
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return {"json_schema": schema}
+    raise UnsupportedSamplingError(
+        f"response_format = {short_repr(wanted)}: its type is text, json_object, or json_schema "
+        "with json_schema.schema; give other forms as `structured`",
+        field="response_format",
+    )
 
 
 def _translate_chat(fields: dict[str, Any]) -> None:
@@ -147,8 +165,8 @@ def _translate_chat(fields: dict[str, Any]) -> None:
         fields.pop("tools", None)
     elif choice != "auto":
         raise UnsupportedSamplingError(
-            f"tool_choice {choice!r} is not supported, as no answer can be held to a form yet; "
-            "allowed: 'auto', 'none'",
+            f"tool_choice {choice!r} is not supported in a batch row; allowed: 'auto', 'none'; "
+            "where a recipe serves the model, give it others as chat_template_kwargs.tool_choice",
             field="tool_choice",
         )
     top_logprobs = fields.pop("top_logprobs", 0)

@@ -7,7 +7,7 @@ with `architecture=` and `tokenizer_json=` and returns a `Recipe`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -76,12 +76,15 @@ class EncodedChat(Protocol):
         ...
 
     @property
-    def constraint(self) -> object | None:
-        """What the answer must look like; None where the chat leaves that to the model."""
+    def constraint(self) -> Mapping[str, Any] | None:
+        """What the answer must look like, as the fields of `SamplingParams.structured`; None where
+        the chat leaves that to the model."""
         ...
 
     @property
-    def starts_in_reasoning(self) -> bool: ...
+    def starts_in_reasoning(self) -> bool:
+        """The prompt has begun what the model thinks: the form begins where that ends."""
+        ...
 
     @property
     def stop_token_ids(self) -> Sequence[int]: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +14,7 @@ from deepinfer_core.plugin_api.grammar import GrammarBackend, Vocabulary
 from deepinfer_core.structured.compiler import GrammarCompiler
 from deepinfer_core.structured.constraint import Markers
 from deepinfer_core.structured.decoding import StructuredDecoding
+from deepinfer_core.structured.marks import TokenMarks, make_vocabulary
 from deepinfer_core.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,8 +34,15 @@ def make_structured_decoding(config: StructuredConfig, loaded: LoadedModel) -> S
     info, tokenizer = loaded.info, loaded.tokenizer
     wanted = _ranked(config.grammar_backend, loaded.grammar_backends)
     eos = frozenset(info.eos_token_ids)
+    marks = TokenMarks((name, i) for i, name in sorted(tokenizer.added_tokens.items()))
+
+    def make_backend(names_tokens: bool) -> GrammarBackend:
+        by_id = marks.by_id if names_tokens else None
+        return _make_backend(wanted, make_vocabulary(tokenizer, info.vocab_size, eos, by_id))
+
     compiler = GrammarCompiler(
-        partial(_make_backend, wanted, tokenizer, info.vocab_size, eos),
+        make_backend,
+        marks=marks.by_name,
         timeout_s=config.compile_timeout_s,
         max_grammars=config.max_grammars,
         max_whitespace=config.max_whitespace,
@@ -76,12 +83,7 @@ def _rank(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def _make_backend(
-    specs: Sequence[GrammarBackendSpec],
-    tokenizer: Tokenizer,
-    vocab_size: int,
-    eos_token_ids: frozenset[int],
-) -> GrammarBackend:
+def _make_backend(specs: Sequence[GrammarBackendSpec], vocabulary: Vocabulary) -> GrammarBackend:
     problems = []
     for spec in specs:
         try:
@@ -89,12 +91,7 @@ def _make_backend(
         except ImportError as error:
             problems.append(f"{spec.name}: {error}")
             continue
-        silent = tokenizer.special_token_ids | eos_token_ids
-        token_bytes = [
-            b"" if token_id in silent else tokenizer.token_bytes(token_id)
-            for token_id in range(vocab_size)
-        ]
-        backend: GrammarBackend = make(vocabulary=Vocabulary(token_bytes))
+        backend: GrammarBackend = make(vocabulary=vocabulary)
         return backend
     raise GrammarError(
         f"no grammar backend is installed ({'; '.join(problems)}): "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,7 +45,9 @@ class GrammarCompiler:
     """Compiles for one vocabulary. Thread-safe.
 
     Args:
-        make_backend: makes what compiles; called once, on a thread of the compiler's.
+        make_backend: makes what compiles grammars that name tokens, or else all others; called
+            once for each, on a thread of the compiler's.
+        marks: what stands for each token that may be named.
         timeout_s: of one grammar.
         max_grammars: that are kept when nobody uses them.
         max_whitespace: for those that do not say.
@@ -53,14 +55,16 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        make_backend: Callable[[], GrammarBackend],
+        make_backend: Callable[[bool], GrammarBackend],
         *,
+        marks: Mapping[str, str],
         timeout_s: float,
         max_grammars: int,
         max_whitespace: int,
     ) -> None:
         self._make_backend = make_backend
-        self._backend: GrammarBackend | None = None
+        self._backends: dict[bool, GrammarBackend] = {}
+        self._marks = marks
         self._timeout_s = timeout_s
         self._max_grammars = max_grammars
         self._max_whitespace = max_whitespace
@@ -122,7 +126,7 @@ class GrammarCompiler:
         limit = threading.Timer(self._timeout_s, self._give_up, (job,))
         limit.daemon = True
         try:
-            backend = self._get_backend()
+            backend = self._get_backend(job.spec.markup is not None)
             limit.start()
             begun_s = time.perf_counter()
             compiled = self._compile(job.spec, backend)
@@ -140,7 +144,7 @@ class GrammarCompiler:
             limit.cancel()
 
     def _compile(self, spec: StructuredOutput, backend: GrammarBackend) -> CompiledGrammar:
-        notation, text = to_notation(spec, max_whitespace=self._max_whitespace)
+        notation, text = to_notation(spec, max_whitespace=self._max_whitespace, marks=self._marks)
         if notation not in backend.notations:
             raise GrammarError(
                 f"structured.{spec.form}: the grammar backend does not read {notation}; choose "
@@ -149,11 +153,11 @@ class GrammarCompiler:
             )
         return backend.compile(notation, text)
 
-    def _get_backend(self) -> GrammarBackend:
+    def _get_backend(self, names_tokens: bool) -> GrammarBackend:
         with self._making:
-            if self._backend is None:
-                self._backend = self._make_backend()
-            return self._backend
+            if names_tokens not in self._backends:
+                self._backends[names_tokens] = self._make_backend(names_tokens)
+            return self._backends[names_tokens]
 
     def _give_up(self, job: _Job) -> None:
         # The thread cannot be stopped. What it finds in the end is dropped, and it ends itself.

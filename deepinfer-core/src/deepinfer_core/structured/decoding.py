@@ -58,7 +58,7 @@ class StructuredDecoding:
         self._compiler = compiler
         self._tokenizer = tokenizer
         self._markers = markers
-        self._silent_ids = {*tokenizer.special_token_ids, *eos_token_ids}
+        self._silent_ids = {*tokenizer.added_tokens, *eos_token_ids}
         self._masks = GrammarMasks(vocab_size, device)
         self._held: list[Held] = []
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 Ranges = tuple[tuple[int, int], ...]
 """Code points, both ends included, ascending and apart."""
 
-MAX_CODE_POINT = 0x10FFFF
+MAX_CODE_POINT = 0xFFFFF
+"""Above it are private characters, which stand for tokens (`marks.py`): no class has them."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
@@ -26,7 +27,7 @@ def make_ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All other code points."""
+    """All other code points, up to `MAX_CODE_POINT`."""
     gaps, start = [], 0
     for low, high in (*ranges, (0xD800, 0xDFFF)):
         gaps.append((low, high))

@@ -7,6 +7,7 @@ what is valid can be produced unless it is written otherwise.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deepinfer_core.errors import GrammarError
@@ -22,9 +23,10 @@ from deepinfer_core.structured.ebnf import (
     repeat,
 )
 from deepinfer_core.structured.formats import FORMATS
-from deepinfer_core.structured.json_values import FIELD, canonical, parse, refuse
+from deepinfer_core.structured.json_values import FIELD, canonical, kind_of, parse, refuse
 from deepinfer_core.structured.numbers import integer_expression, number_expression
-from deepinfer_core.structured.regex import expression, parse_regex
+from deepinfer_core.structured.objects import ObjectWriter
+from deepinfer_core.structured.regex import Writer, expression, parse_regex
 from deepinfer_core.structured.schema_keywords import Schema, Shape
 from deepinfer_core.structured.shapes import ShapeReader
 
@@ -82,7 +84,7 @@ class SchemaWriter:
         self._names: dict[str, str | None] = {}
         space = repeat("[ \\n\\t\\r]", 0, max_whitespace)
         self._space = rules.add("space", space)
-        self._character = rules.add("char", rf'[^"\\\x00-\x1f] | {_ESCAPE}')
+        self._character = rules.add("char", f"{char_class(complement(_MUST_ESCAPE))} | {_ESCAPE}")
         self._plain_character = rules.add("plain", write_json(complement(())))
 
     def root(self) -> str:
@@ -98,6 +100,29 @@ class SchemaWriter:
         if name is None:
             refuse("#", "nothing is valid")
         return name
+
+    def without_strings(self) -> str | None:
+        """What is valid of the whole schema and is no string; None: nothing."""
+        bodies = []
+        for shape in self._reader.shapes(self._schema, "#"):
+            rest = replace(shape, types=shape.types - {"string"})
+            if shape.values is not None:
+                others = [v for v in shape.values if kind_of(parse(v)) != "string"]
+                rest = replace(rest, values=tuple(others))
+            if rest.types and rest.values != ():
+                bodies += self._bodies(rest, "#")
+        return " | ".join(dict.fromkeys(bodies)) or None
+
+    def strings(self) -> str | None:
+        """The strings of the whole schema, as they are, without quotes; None: there are none."""
+        bodies = []
+        for shape in self._reader.shapes(self._schema, "#"):
+            if shape.values is not None:
+                values = [parse(value) for value in shape.values]
+                bodies += [literal(value) for value in values if isinstance(value, str)]
+            elif "string" in shape.types:
+                bodies.append(self._inside(shape, "#", char_class, char_class(complement(()))))
+        return " | ".join(dict.fromkeys(bodies)) or None
 
     def rule(self, schema: Schema, path: str) -> str | None:
         """The rule of a part of the schema; None: nothing is valid."""
@@ -144,6 +169,14 @@ class SchemaWriter:
         return written
 
     def _string(self, shape: Shape, path: str) -> str:
+        return f'"\\"" {self._inside(shape, path, write_json, self._character)} "\\""'
+
+    def _inside(self, shape: Shape, path: str, write: Writer, character: str) -> str:
+        """Characters of a string.
+
+        Args:
+            write: writes some of them. character: any of them.
+        """
         limits = [*shape.patterns, *shape.formats]
         bounded = (shape.min_length, shape.max_length) != (0, None)
         if len(limits) + bounded > 1:
@@ -153,7 +186,7 @@ class SchemaWriter:
             )
         if not limits:
             count = _bounded(shape.min_length, shape.max_length, path)
-            return f'"\\"" {repeat(self._character, *count)} "\\""'
+            return repeat(character, *count)
         if shape.formats and shape.formats[0] not in FORMATS:
             known = ", ".join(sorted(FORMATS))
             refuse(f"{path}/format", f"{limits[0]!r} cannot be enforced, only {known} can; leave "
@@ -161,7 +194,7 @@ class SchemaWriter:
         pattern = FORMATS[shape.formats[0]] if shape.formats else shape.patterns[0]
         field = f"{FIELD}: {path}/pattern"
         node = parse_regex(pattern, field=field)
-        return f'"\\"" ({expression(node, write_json, is_search=True, field=field)}) "\\""'
+        return f"({expression(node, write, is_search=True, field=field)})"
 
     def _array(self, shape: Shape, path: str) -> str:
         least, most = _bounded(shape.min_items, shape.max_items, path)
@@ -238,76 +271,6 @@ class SchemaWriter:
             parts.append(f"{write_json(of_characters(character))} {self._branch(node)}")
         # A rule for each character, since backends bound how deep one is nested.
         return self._rules.add("key", " | ".join(parts))
-
-
-class ObjectWriter:
-    """The pairs of an object in their order, with commas between those that are there.
-
-    Args:
-        pairs: each with whether it must be there.
-        more: a pair that may follow any number of times; None: none may.
-    """
-
-    def __init__(
-        self, rules: Rules, space: str, pairs: list[tuple[str, bool]], more: str | None
-    ) -> None:
-        self._rules, self._space, self._pairs, self._more = rules, space, pairs, more
-
-    def body(self, least: int, most: int | None, path: str) -> str:
-        """The whole object.
-
-        Raises:
-            GrammarError: so many pairs cannot be counted.
-        """
-        needed = sum(is_required for _, is_required in self._pairs)
-        num_optional = len(self._pairs) - needed
-        if least > needed + 1:
-            refuse(f"{path}/minProperties", "only what is required can be counted, and one more; "
-                   "name further ones as required")  # fmt: skip
-        limit: int | None = None
-        if most is not None and (self._more is not None or most < len(self._pairs)):
-            if num_optional:
-                refuse(f"{path}/maxProperties", "cannot be counted beside optional properties; "
-                       "leave it out")  # fmt: skip
-            limit = most - needed
-        inner = self._first(0, limit, must_have=least > needed)
-        return f'"{{" {self._space} ({inner}) "}}"'
-
-    def _first(self, index: int, limit: int | None, *, must_have: bool) -> str:
-        """The pairs from an index on when none is written yet."""
-        if index == len(self._pairs):
-            if self._more is None or limit == 0:
-                return '""'
-            rest = repeat(
-                f'"," {self._space} {self._more}', 0, limit if limit is None else limit - 1
-            )
-            optional = "" if must_have else "?"
-            return f"({self._more} {rest}){optional}"
-        pair, is_required = self._pairs[index]
-        here = f"{pair} {self._rest(index + 1, limit, must_have=must_have and is_required)}"
-        if is_required:
-            return here
-        later = self._rules.add("later", self._first(index + 1, limit, must_have=must_have))
-        return f"{here} | {later}"
-
-    def _rest(self, index: int, limit: int | None, *, must_have: bool) -> str:
-        """The pairs from an index on behind another."""
-        if index == len(self._pairs):
-            if self._more is None or limit == 0:
-                return '""'
-            return repeat(f'"," {self._space} {self._more}', int(must_have), limit)
-        pair, is_required = self._pairs[index]
-        rest = self._rest_rule(index + 1, limit, must_have=must_have)
-        comma = f'"," {self._space} {pair}'
-        if is_required:
-            return f"{comma} {rest}"
-        if not must_have:
-            return f"({comma})? {rest}"
-        free = self._rest_rule(index + 1, limit, must_have=False)
-        return f"({comma} {free} | {rest})"
-
-    def _rest_rule(self, index: int, limit: int | None, *, must_have: bool) -> str:
-        return self._rules.add("rest", self._rest(index, limit, must_have=must_have))
 
 
 def _bounded(least: int, most: int | None, path: str) -> tuple[int, int | None]:

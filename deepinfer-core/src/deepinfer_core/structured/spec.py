@@ -17,7 +17,7 @@ MAX_CHARS = 1 << 20
 
 
 class StructuredOutput(BaseModel):
-    """The form of an answer; exactly one of the first seven is given."""
+    """The form of an answer; exactly one of the first eight is given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -35,11 +35,13 @@ class StructuredOutput(BaseModel):
     """Rules as Lark has them, from `start` on."""
     structural_tag: str | None = None
     """A structural tag as xgrammar has it, as an object or as JSON text."""
+    markup: str | None = None
+    """Texts, tokens, values and free text in a tree, as recipes give it for calls of tools."""
     max_whitespace: Whole | None = Field(default=None, ge=0, le=64)
     """Of JSON: characters between two of its tokens, at most; default: `max_whitespace` of the
     engine."""
 
-    @field_validator("json_schema", "structural_tag", mode="before")
+    @field_validator("json_schema", "structural_tag", "markup", mode="before")
     @classmethod
     def _as_json_text(cls, value: object) -> object:
         if value is None:
@@ -61,11 +63,11 @@ class StructuredOutput(BaseModel):
             raise ValueError("a schema is an object, true or false")
         return value
 
-    @field_validator("structural_tag")
+    @field_validator("structural_tag", "markup")
     @classmethod
-    def _is_tag(cls, value: str | None) -> str | None:
+    def _is_object(cls, value: str | None) -> str | None:
         if value is not None and (value[0] != "{" or value == "{}"):
-            raise ValueError("a structural tag is an object with a format")
+            raise ValueError("needs an object that is not empty")
         return value
 
     @field_validator("choice", mode="before")
@@ -109,6 +111,7 @@ FORMS = (
     "grammar",
     "lark",
     "structural_tag",
+    "markup",
 )
 
 

@@ -41,11 +41,11 @@ class Tokenizer:
         self.chat_templates = MappingProxyType(dict(chat_templates or {}))
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         """Entries of the vocabulary with added tokens; a model's own is often padded larger."""
-        self.special_token_ids = frozenset(
-            token_id
-            for token_id, token in backend.get_added_tokens_decoder().items()
-            if token.special
-        )
+        added = backend.get_added_tokens_decoder()
+        self.added_tokens = MappingProxyType({i: token.content for i, token in added.items()})
+        """Id to spelling of tokens that are no pieces of text: a text that spells one is that
+        token. Special ones are among them."""
+        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         """Ids that `decode` leaves out by default."""
         self.decoding: Decoding = describe_decoder(backend)
         self._token_bytes: dict[int, bytes] = {}

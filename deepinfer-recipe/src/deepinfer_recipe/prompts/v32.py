@@ -15,7 +15,7 @@ from .dsml import Dialect, call_order, parse_arguments, tool_line
 from .encoding import BaseEncoding
 from .pieces import PromptWriter, compile_template
 
-_DIALECT = Dialect(
+DIALECT = Dialect(
     block="function_calls", tag_prefix="", empty_body="", empty_list="", dumps=dumps_python
 )
 _TOOLS_HEAD = compile_template(
@@ -91,7 +91,7 @@ class DeepseekV32Encoding(BaseEncoding):
             writer.special(SpecialToken.Assistant)
             _write_thinking_marker(writer, conversation.thinking_mode)
         if conversation.tool_choice == "required" and conversation.tools:
-            writer.template(_DIALECT.block_start)
+            writer.template(DIALECT.block_start)
 
 
 def _is_user(message: Message) -> bool:
@@ -125,7 +125,7 @@ def _write_system(
         writer.text("\n\n")
         writer.template(_TOOLS_HEAD)
         visible = [tool for tool in conversation.tools if not tool.defer_loading]
-        writer.text("".join(tool_line(_DIALECT, tool) + "\n" for tool in visible))
+        writer.text("".join(tool_line(DIALECT, tool) + "\n" for tool in visible))
         writer.text("</functions>\n")
     if conversation.response_format == "json_object":
         writer.text(_RESPONSE_FORMAT + '{"type": "json_object"}')
@@ -158,7 +158,7 @@ def _write_assistant(writer: PromptWriter, message: Message, shows_reasoning: bo
 
 def _write_calls(writer: PromptWriter, calls: Sequence[ToolCall]) -> None:
     """Append the calls; unlike in later formats, lines are joined and a call may be empty."""
-    writer.template(_DIALECT.block_start)
+    writer.template(DIALECT.block_start)
     for call in calls:
         writer.template(compile_template("<{dsml}invoke name="))
         writer.text(f'"{call.name}">\n')
@@ -170,4 +170,4 @@ def _write_calls(writer: PromptWriter, calls: Sequence[ToolCall]) -> None:
             writer.text(value if is_string else dumps_python(value))
             writer.template(compile_template("</{dsml}parameter>"))
         writer.template(compile_template("\n</{dsml}invoke>\n"))
-    writer.template(_DIALECT.block_end)
+    writer.template(DIALECT.block_end)
