@@ -140,7 +140,8 @@ def _sampling_table(options: Iterable[Any]) -> str:
     defaults = {name: _default(field) for name, field in fields.items()} | {
         "max_tokens": "see the command"
     }
-    rows = [(_names(o), defaults[o.name], o.help or "") for o in options]
+    # Each form of `structured` is an option of its own.
+    rows = [(_names(o), defaults.get(o.name, ""), o.help or "") for o in options]
     return table(("option", "default", "what it is"), rows)
 
 

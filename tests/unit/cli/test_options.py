@@ -6,10 +6,11 @@ import sys
 
 import pytest
 from deepinfer_core import cli
-from deepinfer_core.cli.options import read_engine, read_sampling
+from deepinfer_core.cli.options import SAMPLING_NAMES, read_engine, read_sampling
 from deepinfer_core.config import FIELD_SECTIONS, SECTIONS
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.sampling_params import SamplingParams
+from deepinfer_core.structured.spec import StructuredOutput
 
 
 def help_of(capsys, *words, columns=200):
@@ -51,7 +52,8 @@ def test_groups_list_their_commands(capsys, group):
 
 def test_every_field_is_an_option(capsys):
     text = help_of(capsys, "generate")
-    for name in (*FIELD_SECTIONS, *SamplingParams.model_fields):
+    assert {*SamplingParams.model_fields} - {*SAMPLING_NAMES} == {"structured"}
+    for name in (*FIELD_SECTIONS, *SAMPLING_NAMES):
         assert f"--{name.replace('_', '-')}"[:24] in text, name
 
 
@@ -134,6 +136,18 @@ def test_sampling_values_are_taken_as_given():
     )
     assert given == {"temperature": 0.0, "logit_bias": {"5": -1.5}, "max_tokens": None}
     assert SamplingParams(**given).logit_bias == {5: -1.5}
+
+
+def test_a_form_of_the_answer_is_an_option_of_its_own(tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "integer"}')
+    given = read_sampling({"json_schema": f"@{schema}", "regex": None, "choice": []})
+    assert SamplingParams(**given).structured == StructuredOutput(json_schema={"type": "integer"})
+    given = read_sampling({"choice": ["a", "b"], "json_object": None})
+    assert SamplingParams(**given).structured == StructuredOutput(choice=["a", "b"])
+    assert read_sampling({"json_object": False}) == {}
+    with pytest.raises(ConfigError, match=r"cannot be read.*--grammar|--grammar.*cannot be read"):
+        read_sampling({"grammar": f"@{tmp_path / 'none'}"})
 
 
 @pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["config", "explain"]])

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from deepinfer_core.cli import form_options
 from deepinfer_core.cli.kernels_cmd import parse_overrides
 from deepinfer_core.config import FIELD_SECTIONS, SECTIONS, unknown_name
 from deepinfer_core.config_sources import ResolvedConfig, parse_value, resolve_config
@@ -35,6 +36,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "n": ("--n", "-n"),
 }
 """Options whose names are not simply their field's."""
+
+SAMPLING_NAMES = (
+    *(name for name in SamplingParams.model_fields if name != "structured"),
+    *form_options.NAMES,
+)
+"""Each form of an answer is an option of its own."""
 
 NO_MODEL = "(not given)"
 
@@ -63,7 +70,7 @@ def with_options(command: Command, *, model_required: bool = True) -> Command:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         if "sampling" in wanted:
-            given = {name: values.pop(name) for name in SamplingParams.model_fields}
+            given = {name: values.pop(name) for name in SAMPLING_NAMES}
             values["sampling"] = read_sampling(given)
         if "engine" in wanted:
             flags = {name: values.pop(name) for name in FIELD_SECTIONS}
@@ -118,9 +125,16 @@ def read_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling parameters that were given, in the form of `SamplingParams`.
 
     Raises:
-        ConfigError: a bias is not of the form ID=BIAS.
+        ConfigError: a bias is not of the form ID=BIAS, or a file with a form cannot be read.
     """
-    given = {name: value for name, value in values.items() if value not in (None, [])}
+    given = {
+        name: value
+        for name, value in values.items()
+        if value not in (None, []) and name not in form_options.NAMES
+    }
+    form = form_options.read_form(values)
+    if form is not None:
+        given["structured"] = form
     if given.get("max_tokens") == 0:
         given["max_tokens"] = None
     if "logit_bias" in given:
@@ -176,9 +190,26 @@ def _engine_options() -> list[inspect.Parameter]:
 
 
 def _sampling_options() -> list[inspect.Parameter]:
-    return [
-        _option(name, field, SAMPLING_PANEL) for name, field in SamplingParams.model_fields.items()
+    options = [
+        _option(name, field, SAMPLING_PANEL)
+        for name, field in SamplingParams.model_fields.items()
+        if name != "structured"
     ]
+    return [*options, *map(_form_option, form_options.NAMES)]
+
+
+def _form_option(name: str) -> inspect.Parameter:
+    is_flag = name == "json_object"
+    repeatable = not is_flag and _type_of(form_options.field_of(name))[1]
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=form_options.help_of(name) + (" Repeatable." if repeatable else ""),
+        metavar=None if is_flag else "TEXT",
+        rich_help_panel=SAMPLING_PANEL,
+        show_default=False,
+    )
+    kind = list[str] if repeatable else bool if is_flag else str
+    return _parameter(name, Annotated[kind | None, option])
 
 
 def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
