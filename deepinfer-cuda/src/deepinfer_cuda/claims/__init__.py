@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_cuda.claims import attention, dense, rows
+from deepinfer_cuda.claims import attention, coded, dense, invariant, latent, moe, rows, sampling
 
 
 def all_kernels() -> list[KernelSpec]:
-    return [*rows.KERNELS, *dense.KERNELS, *attention.KERNELS]
+    return [
+        *rows.KERNELS,
+        *dense.KERNELS,
+        *attention.KERNELS,
+        *latent.KERNELS,
+        *moe.KERNELS,
+        *coded.KERNELS,
+        *sampling.KERNELS,
+        *invariant.KERNELS,
+    ]

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from deepinfer_cuda.heuristics_moe import PLAIN, ProductLaunch
-from deepinfer_cuda.kernels.codes import e2m1_pairs, e8m0_numbers, scale_groups
+from deepinfer_cuda.kernels.codes import e2m1_pairs, e4m3_numbers, e8m0_numbers, scale_groups
 from deepinfer_cuda.kernels.expert_tiles import Tiles
 from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
 
@@ -89,6 +89,7 @@ def product_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    IS_PACKED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A program has `COLUMNS` outputs of a tile; those of one tile follow each other.
@@ -145,7 +146,9 @@ def product_kernel(
             weights = tl.load(w_place + start + block[None, :])
         else:
             weights = tl.load(w_place + start + block[None, :], mask=is_column, other=0.0)
-        if not IS_ROUNDED:
+        if SCHEME == "fp8_block128" and not IS_ROUNDED:
+            weights = e4m3_numbers(weights, x.dtype, IS_PACKED)
+        elif not IS_ROUNDED:
             weights = weights.to(x.dtype)
         if SCHEME == "fp8_block128":
             factors = gate_scale
@@ -231,6 +234,7 @@ def multiply(
         WIDTH=halves * launch.columns,
         BLOCK=launch.depth,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        IS_PACKED=packs(x.device),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         **overlap(x.device),
@@ -253,3 +257,8 @@ def _is_aligned(w: Tensor) -> bool:
 def _has_descriptors(device: torch.device) -> bool:
     """On the CPU, Triton's interpreter has them."""
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= OLDEST_DESCRIPTORS
+
+
+def packs(device: torch.device) -> bool:
+    """Whether codes are decoded by instructions of the GPU, which the interpreter has not."""
+    return device.type != "cpu"

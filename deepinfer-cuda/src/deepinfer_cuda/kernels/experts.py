@@ -14,11 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer_cuda.heuristics_moe import (
+    PLAIN,
     ExpertsLaunch,
     experts_launch,
     invariant_launch,
     rounded_launch,
 )
+from deepinfer_cuda.heuristics_skinny import MAX_SLOTS_PER_EXPERT, ROWS, SkinnyLaunch
+from deepinfer_cuda.kernels import skinny
 from deepinfer_cuda.kernels.expert_product import Matrices, multiply
 from deepinfer_cuda.kernels.expert_tiles import lay_out
 from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
@@ -162,14 +165,20 @@ def _run(
     ids, weights = ids.contiguous(), weights.contiguous()
     num_experts, size = up.codes.shape[0], up.codes.shape[1] // 2
     dtype = str(x.dtype).removeprefix("torch.")
-    launch = choose_launch(ids.numel(), num_experts, size, dtype, up.scheme)
-    tiles = lay_out(ids, expert_map, num_experts, launch.up.rows)
     gated = torch.empty((ids.numel(), size), dtype=x.dtype, device=x.device)
-    x, scales = _rounded(x, launch)
-    multiply(x, up, tiles, gated, launch.up, scales, top_k=top_k, is_gated=True, limit=limit)
     rows = torch.empty((ids.numel(), hidden_size), dtype=y.dtype, device=x.device)
-    gated, scales = _rounded(gated, launch)
-    multiply(gated, down, tiles, rows, launch.down, scales)
+    few = None if choose_launch is invariant_launch else _for_few_slots(x, gated, matrices)
+    if few is not None:
+        tiles = lay_out(ids, expert_map, num_experts, ROWS)
+        skinny.multiply_slots(x, _weights(up), tiles, gated, few[0], top_k=top_k, limit=limit)
+        skinny.multiply_slots(gated, _weights(down), tiles, rows, few[1])
+    else:
+        launch = choose_launch(ids.numel(), num_experts, size, dtype, up.scheme)
+        tiles = lay_out(ids, expert_map, num_experts, launch.up.rows)
+        x, scales = _rounded(x, launch)
+        multiply(x, up, tiles, gated, launch.up, scales, top_k=top_k, is_gated=True, limit=limit)
+        gated, scales = _rounded(gated, launch)
+        multiply(gated, down, tiles, rows, launch.down, scales)
     sum_kernel[(num_tokens, triton.cdiv(hidden_size, SUM_BLOCK))](
         rows,
         ids,
@@ -183,6 +192,24 @@ def _run(
         **overlap(x.device),
     )
     return y
+
+
+def _for_few_slots(
+    x: Tensor, gated: Tensor, matrices: tuple[Matrices, ...]
+) -> tuple[SkinnyLaunch, SkinnyLaunch] | None:
+    """How the kernel for few rows runs both products; None: others are quicker, or it cannot."""
+    up, down = matrices
+    if len(gated) > MAX_SLOTS_PER_EXPERT * len(up.codes):
+        return None
+    if up.scheme not in (PLAIN, skinny.SCHEME):
+        return None
+    first = skinny.launch_for(x, _weights(up), ROWS)
+    second = skinny.launch_for(gated, _weights(down), ROWS)
+    return None if first is None or second is None else (first, second)
+
+
+def _weights(matrices: Matrices) -> skinny.Weights:
+    return skinny.Weights(matrices.codes, matrices.scales)
 
 
 def _rounded(x: Tensor, launch: ExpertsLaunch) -> tuple[Tensor, Tensor | None]:
