@@ -69,10 +69,12 @@ class CudaRuntime:
         """Record the work that `function` queues; all graphs share one pool of memory."""
         side: Any = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.index))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP_RUNS):
-                function()
-        torch.cuda.current_stream(self.index).wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP_RUNS):
+                    function()
+        finally:
+            torch.cuda.current_stream(self.index).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._graph_pool):
             function()

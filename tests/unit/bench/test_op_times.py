@@ -8,7 +8,7 @@ from deepinfer_core.bench.ceilings import Ceilings, measure_ceilings
 from deepinfer_core.bench.op_costs import OpCost
 from deepinfer_core.bench.op_times import OpRecorder, time_ops
 from deepinfer_core.bench.steps import decoding, recording
-from deepinfer_core.ops.table import BoundOp
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.plugin_api import DeviceInfo
 from deepinfer_core.runtime.device import CpuRuntime
 

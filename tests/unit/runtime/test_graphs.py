@@ -239,6 +239,20 @@ def test_one_such_op_switches_graphs_off(loaded, caplog):
     assert "op by op" in caplog.text and "cannot be recorded" in caplog.text
 
 
+def test_an_op_that_turns_out_to_need_the_host_switches_graphs_off(
+    make_engine, monkeypatch, caplog
+):
+    """As one does whose kernel did not compile, when a reference serves instead."""
+    runtime, expected = RecordingRuntime(), tokens(make_engine(None), PROMPTS)
+    engine = make_engine(runtime)
+    monkeypatch.setattr(
+        graph_setup, "ops_that_need_the_host", lambda choices: ["attn.paged (slow)"]
+    )
+    assert tokens(engine, PROMPTS) == expected
+    assert (runtime.num_captures, runtime.num_replays) == (1, 0)
+    assert "op by op: attn.paged (slow) cannot be recorded" in caplog.text
+
+
 def test_a_size_that_does_not_fit_runs_op_by_op(make_engine):
     """Memory that runs out while a step is recorded costs that step, not every one after it."""
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from deepinfer_core.bench.ceilings import Ceilings
 from deepinfer_core.bench.op_costs import OpCost, num_bytes, op_cost, whole_arguments
-from deepinfer_core.ops.table import BoundOp
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.plugin_api.device import DeviceRuntime
 from deepinfer_core.plugin_api.kernel import Problem
 

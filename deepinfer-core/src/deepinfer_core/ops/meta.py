@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepinfer_core.ops.table import BoundOp
+    from deepinfer_core.ops.bound import BoundOp
 
 
 @dataclass(frozen=True, slots=True)

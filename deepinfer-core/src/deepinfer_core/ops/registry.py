@@ -31,6 +31,8 @@ class SelectionRules:
     """Of every kernel, such as `batch_invariant`."""
     strict: bool = False
     """Refuse reference kernels for hot ops on an accelerator."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """`plan_key` of kernels that failed -> why. Grows while the table is in use."""
 
     def override(self, op: str) -> tuple[str, ...]:
         """The providers that a person named for this op; empty if none."""
@@ -126,7 +128,7 @@ def refusal(
     """Say why a kernel cannot serve a problem; None if it can.
 
     In the order caps, `supports`, workspace, so that a kernel's own functions only see problems
-    that its caps cover.
+    that its caps cover; last, whether it failed.
     """
     reason = _version_refusal(kernel, spec) or caps_refusal(
         kernel.caps, problem, rules.device, rules.required_features
@@ -141,7 +143,7 @@ def refusal(
     wanted, has = _ask(kernel, "workspace", problem) or 0, rules.device.memory_bytes
     if has is not None and wanted > has:
         return f"needs {wanted:,} bytes of workspace, the device has {has:,}"
-    return None
+    return rules.failures.get(plan_key(kernel.provider, problem))
 
 
 def caps_refusal(
@@ -181,6 +183,14 @@ def problem_facts(problem: Problem) -> str:
     parts.extend(f"{name}={size}" for name, size in problem.shape)
     parts.extend(sorted(problem.features))
     return ", ".join(parts)
+
+
+def plan_key(provider: str, problem: Problem) -> str:
+    """Everything that a plan may depend on, besides the step's batch."""
+    sizes = ",".join(f"{name}={size}" for name, size in problem.shape)
+    features = ",".join(sorted(problem.features))
+    dtypes = f"{problem.dtype}/{problem.kv_dtype}/{problem.scheme}"
+    return f"{problem.op}|{provider}|{dtypes}|{sizes}|{features}"
 
 
 def op_name(claim: str) -> str:

@@ -7,18 +7,17 @@ nothing is selected, imported or looked up in a step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deepinfer_core.errors import ConfigError, EngineError, PluginError, UnsupportedOpError
+from deepinfer_core.errors import ConfigError, EngineError, UnsupportedOpError
+from deepinfer_core.ops.bound import BoundOp, load_kernel
 from deepinfer_core.ops.builtin import reference_kernels
+from deepinfer_core.ops.failures import KernelFailures
 from deepinfer_core.ops.registry import (
     OpChoice,
     SelectionRules,
-    describe_problem,
-    needs_adapter,
-    op_name,
     select,
 )
 from deepinfer_core.ops.spec import OP_SPECS, OpSpec
@@ -28,57 +27,10 @@ from deepinfer_core.plugin_api.kernel import FEATURES, KernelSpec, Problem
 from deepinfer_core.plugin_api.records import KernelPolicy
 from deepinfer_core.plugin_api.target import load_target
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 logger = logging.getLogger(__name__)
 
 REFERENCE_PRIORITY = 0
 """Of the quick kernels that core brings itself; plugins' are above."""
-
-PlanFunction = Callable[[Problem, Any], object]
-PrepareFunction = Callable[[Problem, "Tensor"], "Tensor"]
-
-
-class BoundOp:
-    """A kernel that was chosen for one problem; call it as the op's signature says."""
-
-    __slots__ = ("fn", "plan_fn", "plan_key", "prepare_fn", "problem", "provider")
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        provider: str,
-        problem: Problem,
-        plan_fn: PlanFunction | None = None,
-        prepare_fn: PrepareFunction | None = None,
-    ) -> None:
-        self.fn = fn
-        self.provider = provider
-        self.problem = problem
-        self.plan_fn = plan_fn
-        self.prepare_fn = prepare_fn
-        self.plan_key = plan_key(provider, problem)
-        """Equal for bound ops that can share one plan per step; the role does not count."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
-
-    def prepare(self, weight: Tensor) -> Tensor:
-        """The weight as the kernel wants it laid out, or the weight itself. Not for the step."""
-        return weight if self.prepare_fn is None else self.prepare_fn(self.problem, weight)
-
-    def __repr__(self) -> str:
-        return f"BoundOp({describe_problem(self.problem)} -> {self.provider})"
-
-
-def plan_key(provider: str, problem: Problem) -> str:
-    """Everything that a plan may depend on, besides the step's batch."""
-    sizes = ",".join(f"{name}={size}" for name, size in problem.shape)
-    features = ",".join(sorted(problem.features))
-    dtypes = f"{problem.dtype}/{problem.kv_dtype}/{problem.scheme}"
-    return f"{problem.op}|{provider}|{dtypes}|{sizes}|{features}"
 
 
 class OpTable:
@@ -95,7 +47,8 @@ class OpTable:
         """Among whose ranks the layers that bind here are divided."""
         self._kernels = kernels
         self._specs = specs
-        self._rules = rules
+        self._failures = KernelFailures()
+        self._rules = replace(rules, failures=self._failures)
         self._bound: dict[Problem, BoundOp] = {}
         self._choices: dict[Problem, OpChoice] = {}
         self._is_frozen = False
@@ -103,6 +56,16 @@ class OpTable:
     def on(self, mesh: Mesh) -> OpTable:
         """A table of the same kernels and rules, nothing bound yet, for one rank of a mesh."""
         return OpTable(self._kernels, self._specs, self._rules, mesh)
+
+    def remember_failures(self, cache_dir: str | None, setup: Mapping[str, Any]) -> None:
+        """Pass over kernels that failed to compile at an earlier start; before anything is bound.
+
+        Args:
+            cache_dir: as in `device.cache_dir`.
+            setup: whatever may let a kernel compile after all, such as versions.
+        """
+        device = self._rules.device
+        self._failures.remember(cache_dir, {**setup, device.kind: device.arch})
 
     def bind(
         self,
@@ -243,9 +206,38 @@ class OpTable:
         if unknown := problem.features - FEATURES:
             raise EngineError(f"op {problem.op} bound with unknown features {sorted(unknown)}")
         choice = select(spec, problem, self._kernels, self._rules)
-        bound = _load_kernel(choice.kernel, spec, problem)
+        bound = load_kernel(choice.kernel, spec, problem)
+        if choice.kernel.compile_failure is not None:
+            bound.on_failure = self._replace
         self._choices[problem] = choice
         return bound
+
+    def _replace(self, failed: BoundOp, error: Exception) -> bool:
+        """Let the next in rank serve wherever a kernel does not compile for a problem.
+
+        Returns:
+            False: the error says anything else.
+
+        Raises:
+            UnsupportedOpError: there is no other, or this one was named.
+        """
+        kernel = self._choices[failed.problem].kernel
+        # A weight that was laid out for one kernel is lost to the others.
+        if failed.prepare_fn is not None or kernel.compile_failure is None:
+            return False
+        what: str | None = load_target(kernel.compile_failure)(error)
+        if what is None:
+            return False
+        key = failed.plan_key
+        self._failures.add(key, what)
+        for problem, bound in self._bound.items():
+            if bound.plan_key == key:
+                bound.become(self._select(problem))
+        logger.warning(
+            "kernel %s of %s %s; %s serves instead",
+            kernel.provider, kernel.op, self._failures[key], failed.provider,
+        )  # fmt: skip
+        return True
 
 
 def make_op_table(
@@ -314,25 +306,6 @@ def _check_overrides(
                     value=provider,
                     allowed=", ".join(sorted(offered)),
                 )
-
-
-def _load_kernel(kernel: KernelSpec, spec: OpSpec, problem: Problem) -> BoundOp:
-    try:
-        fn = load_target(kernel.target)
-        plan_fn = load_target(kernel.plan) if kernel.plan else None
-        prepare_fn = load_target(kernel.prepare) if kernel.prepare else None
-    except Exception as error:
-        raise PluginError(
-            f"kernel {kernel.provider} of {op_name(kernel.op)} cannot be imported: "
-            f"{type(error).__name__}: {error}; repair or block its plugin, "
-            f"or name another provider in kernels=",
-            hook=f"target {kernel.target}",
-        ) from error
-    if needs_adapter(kernel, spec) and spec.previous:
-        fn = load_target(spec.previous)(fn)
-    return BoundOp(
-        fn, provider=kernel.provider, problem=problem, plan_fn=plan_fn, prepare_fn=prepare_fn
-    )
 
 
 def reference_table(**options: Any) -> OpTable:

@@ -16,7 +16,7 @@ FEATURES: frozenset[str] = frozenset(
         "graph_safe", "batch_invariant", "deterministic", "inplace", "empty_ok", "strided_cache",
         "bias", "residual", "limit", "inverse", "interleaved", "quantized_out", "expert_map",
         "groups", "image_bias", "hash_ids", "renormalize", "sigmoid", "sqrtsoftplus", "latent",
-        "candidates", "delayed", "quantized", "records", "qk_norm", "rounded_rows",
+        "candidates", "delayed", "quantized", "records", "qk_norm", "rounded_rows", "gated",
     }
 )  # fmt: skip
 """The closed set of feature flags. A new one is an additive change of the API."""
@@ -104,6 +104,11 @@ class KernelSpec:
     """
     fake: str | None = None
     """`module:attribute` of the shape function."""
+    compile_failure: str | None = None
+    """`module:attribute` of `compile_failure(error) -> str | None`, for kernels that are compiled
+    when they are first called: what an exception of the kernel says of why it does not compile on
+    this device, None if it says anything else. The next kernel in rank then serves, unless this
+    one was named; no work of the kernel may have been queued."""
     priority: int = 20
     """0 reference, 10 portable, 20 vendor, 30 specialised."""
     numerics: Numerics = "rounding"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from deepinfer_core import __version__
 from deepinfer_core.models.causal import CausalModel
-from deepinfer_core.ops.table import OpTable, plan_key
+from deepinfer_core.ops.registry import plan_key
+from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch_builder import BatchBuilder
 from deepinfer_core.runtime.graphs import DecodeGraphs, ops_that_need_the_host
-from deepinfer_core.runtime.recorded_sizes import RecordedSizes, default_directory
+from deepinfer_core.runtime.recorded_sizes import RecordedSizes
 from deepinfer_core.scheduling.plan import StepPlan
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ def make_graphs(
         "ops": sorted({plan_key(choice.provider, choice.problem) for choice in ops.choices()}),
         "limits": limits._asdict(),
     }
-    directory = default_directory() if cache_dir is None else Path(cache_dir)
     graphs = DecodeGraphs(
         model,
         runtime,
         max_num_seqs=limits.max_num_seqs,
         max_len=limits.max_len,
-        earlier=RecordedSizes(directory, setup),
+        earlier=RecordedSizes(cache_dir, setup),
+        find_unsafe=lambda: ops_that_need_the_host(ops.choices()),
     )
     graphs.record_ahead(builder.build(_any_step(limits.history_len)).batch)
     return graphs

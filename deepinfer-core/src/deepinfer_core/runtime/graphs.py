@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -52,6 +52,13 @@ def ops_that_need_the_host(choices: Iterable[OpChoice]) -> list[str]:
     )
 
 
+class UnsafeOpsError(Exception):
+    """A step was to be recorded, and some of its ops cannot be."""
+
+    def __init__(self, ops: list[str]) -> None:
+        super().__init__(", ".join(ops))
+
+
 class DecodeGraphs:
     """Records a model's forward, up to the logits, for each size when it is first used.
 
@@ -59,6 +66,8 @@ class DecodeGraphs:
         max_num_seqs: most requests of a step.
         max_len: most tokens of a request.
         earlier: what earlier runs recorded; what this one records is added.
+        find_unsafe: ops whose kernels cannot be recorded, now: one that does not compile gives way
+            to another when it is first called.
     """
 
     def __init__(
@@ -69,9 +78,10 @@ class DecodeGraphs:
         max_num_seqs: int,
         max_len: int,
         earlier: RecordedSizes | None = None,
+        find_unsafe: Callable[[], list[str]] = list,
     ) -> None:
         self._model, self._device, self._max_len = model, device, max_len
-        self._earlier = earlier
+        self._earlier, self._find_unsafe = earlier, find_unsafe
         self._sizes = graph_sizes(max_num_seqs)
         self._batch: ForwardBatch | None = None
         """Of the largest size; those of smaller ones are its first rows."""
@@ -134,9 +144,15 @@ class DecodeGraphs:
 
         def forward() -> None:
             results[:] = [self._forward(static)]
+            if unsafe := self._find_unsafe():
+                raise UnsafeOpsError(unsafe)  # before the run that would be recorded
 
         try:
             graph = self._device.capture(forward)
+        except UnsafeOpsError as error:
+            logger.warning("steps are launched op by op: %s cannot be recorded", error)
+            self._refused.update(self._sizes)
+            return False
         except torch.OutOfMemoryError as error:
             logger.warning("steps of %d tokens run op by op: %s", size, error)
             self._refused.add(size)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deepinfer_core.kv.block_pool import NULL_BLOCK
 from deepinfer_core.models.interface import Model, tower_of
-from deepinfer_core.ops.table import BoundOp
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.plugin_api.device import DeviceEvent, DeviceRuntime
 from deepinfer_core.runtime.batch_builder import BatchBuilder, Step
 from deepinfer_core.runtime.kv_cache import layer_caches

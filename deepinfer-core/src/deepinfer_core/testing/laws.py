@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import op_name
-from deepinfer_core.ops.table import BoundOp, reference_table
+from deepinfer_core.ops.table import reference_table
 from deepinfer_core.plugin_api import load_target
 from deepinfer_core.testing.case import Call, flatten
 from deepinfer_core.testing.compare import assert_same_bits

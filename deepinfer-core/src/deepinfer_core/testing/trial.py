@@ -11,9 +11,10 @@ from torch import Tensor
 
 from deepinfer_core.errors import UnsupportedOpError
 from deepinfer_core.ops import OP_SPECS
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.registry import op_name
-from deepinfer_core.ops.table import BoundOp, make_op_table
+from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugin_api import KernelSpec
 from deepinfer_core.plugin_api.kernel import Numerics
 from deepinfer_core.testing.case import Call, Case, Maker

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from deepinfer_core.models.decoder_config import LatentConfig
 from deepinfer_core.models.layers.packed import empty_parameter
+from deepinfer_core.ops.bound import BoundOp
 from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.ops.rows import batch_of
-from deepinfer_core.ops.table import BoundOp, OpTable
+from deepinfer_core.ops.table import OpTable
 from deepinfer_core.parallel.mesh import Share
 
 
