@@ -113,28 +113,30 @@ class Constraint:
         """
         state, num_matched = self._state, self._num_matched
         try:
-            for index, row in enumerate(rows):
-                self._fill(row)
-                if not index and not row.any():
-                    raise GrammarError(
-                        "the grammar allows no token of this vocabulary here, and may not end; "
-                        "look for a rule that cannot be completed"
-                    )
-                if index == len(drafts):
-                    break
-                draft = drafts[index]
-                if not _has(row, draft) or draft in self._end_ids:
-                    _allow_all(rows[index + 1 :])
-                    break
-                self._move(draft)
+            self._look_ahead(rows, drafts)
+            if self._matcher is not None:
+                self._matcher.rollback(self._num_matched - num_matched)
         except GrammarError as error:
             self._fail(error, rows)
         except Exception as error:  # as above
             self._fail(_backend_failed(error), rows)
-        self._state = state
-        if self._matcher is not None and self.error is None:
-            self._matcher.rollback(self._num_matched - num_matched)
-            self._num_matched = num_matched
+        self._state, self._num_matched = state, num_matched
+
+    def _look_ahead(self, rows: Sequence[Row], drafts: Sequence[int]) -> None:
+        for index, row in enumerate(rows):
+            self._fill(row)
+            if not index and not row.any():
+                raise GrammarError(
+                    "the grammar allows no token of this vocabulary here, and may not end; "
+                    "look for a rule that cannot be completed"
+                )
+            if index == len(drafts):
+                return
+            draft = drafts[index]
+            if not _has(row, draft) or draft in self._end_ids:
+                _allow_all(rows[index + 1 :])
+                return
+            self._move(draft)
 
     def _fail(self, error: GrammarError, rows: Sequence[Row]) -> None:
         self.error = error
