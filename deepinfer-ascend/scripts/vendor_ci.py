@@ -36,7 +36,7 @@ PROMPT_LENGTHS = (3, 17, 60, 140, 300)
 MAX_TOKENS = 16
 DTYPE = "float16"
 """Nearest to the CPU's roundings of what the operators take."""
-FACTOR, LEAST = 3.0, 1e-3
+FACTOR, LEAST = 5.0, 1e-3
 """Log-probabilities may be apart by so many times what roundings to 16 bits do on a CPU."""
 Part = dict[str, Any]
 
