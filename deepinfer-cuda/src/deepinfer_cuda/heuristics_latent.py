@@ -13,6 +13,8 @@ SHARE_COST = 0.08
 HOPPER = 9
 """Of compute capabilities."""
 INVARIANT_SHARES = 16
+INVARIANT_LISTS = 4
+"""The same, of a list of rows."""
 INVARIANT_MIN_SHARE = 512
 """Keys of a share, where a row's bits must not depend on its batch: up to this length a cache is
 not shared out at all, and whatever its length it has at most `INVARIANT_SHARES`."""
@@ -132,6 +134,54 @@ def expanded_launch(
 def heads_at_a_time(num_keys: int, num_heads: int, head_bytes: int) -> int:
     """How many heads' keys and values to hold at once, `head_bytes` of one key in one head."""
     return max(1, min(num_heads, EXPANDED_BYTES // max(1, num_keys * head_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLaunch:
+    """Of attention to chosen rows: a tile has some heads of one query; lists are shared out."""
+
+    rows: int
+    group: int
+    """Heads of a tile."""
+    keys: int
+    value: int
+    """Dims of a value, filled up to a power of two."""
+    rest: int
+    """Dims of a key beyond those, likewise."""
+    num_shares: int
+    min_share: int
+    """Keys of a share at least."""
+    num_warps: int
+    num_stages: int
+    precision: str
+
+
+def rows_launch(
+    num_queries: int,
+    num_heads: int,
+    head_dim: int,
+    value_dim: int,
+    dtype: str,
+    major: int,
+    *,
+    invariant: bool,
+) -> RowsLaunch:
+    """For `num_queries` queries of `num_heads` heads each; arguments as of `latent_launch`."""
+    rest = head_dim - value_dim
+    sizes = (num_heads, value_dim, max(1, rest), dtype, major)
+    launch = latent_launch(num_queries, *sizes, is_decode=True, invariant=invariant)
+    return RowsLaunch(
+        rows=launch.rows,
+        group=launch.group,
+        keys=launch.keys,
+        value=launch.rank,
+        rest=launch.rope,
+        num_shares=INVARIANT_LISTS if invariant else launch.num_shares,
+        min_share=launch.min_share,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        precision=launch.precision,
+    )
 
 
 @dataclass(frozen=True, slots=True)

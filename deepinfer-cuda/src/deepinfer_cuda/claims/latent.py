@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from deepinfer_cuda.claims.claim import INVARIANT, LAWS, claim
+from dataclasses import replace
+from typing import Any
+
+from deepinfer_core.plugin_api import KernelSpec
+
+from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST, claim
 
 _VARLEN = ("varlen", "lse_out", "strided_cache")
+_ROWS = ("sinks", "lse_out", "strided_cache")
+_RECORDS = ("656", "584", "528", "528+288")
+_SLOWER: dict[str, Any] = {"provider": "cuda.triton_invariant", "priority": 5}
+
+
+def _between(oldest: str, newest: str | None, kernel: KernelSpec) -> KernelSpec:
+    return replace(kernel, caps=replace(kernel.caps, arch=(oldest, newest)))
+
+
+def _sparse(target: str, **fields: Any) -> KernelSpec:
+    """With records, whose codes Triton knows from 8.9 on."""
+    features = (*_ROWS, "records")
+    kernel = claim("attn.sparse_mla", f"sparse:{target}", *features, schemes=_RECORDS, **fields)
+    return _between("8.9", None, kernel)
+
 
 KERNELS = (
     claim("attn.mla", "latent:mla", *_VARLEN, laws=LAWS, plan="latent:plan"),
@@ -14,8 +34,7 @@ KERNELS = (
         *_VARLEN,
         laws=INVARIANT,
         plan="latent:plan_invariant",
-        provider="cuda.triton_invariant",
-        priority=5,
+        **_SLOWER,
     ),
     claim(
         "attn.mla_prefill",
@@ -23,6 +42,19 @@ KERNELS = (
         *_VARLEN,
         laws=LAWS - {"graph_safe"},
         plan="latent_prefill:plan",
+    ),
+    _sparse("sparse_mla", laws=LAWS),
+    _sparse("sparse_mla_invariant", laws=INVARIANT, **_SLOWER),
+    _between(
+        OLDEST,
+        "8.8",
+        claim(
+            "attn.sparse_mla",
+            "sparse:sparse_mla",
+            *_ROWS,
+            laws=LAWS,
+            provider="cuda.triton_plain",
+        ),
     ),
     claim("attn.latents", "latent_rows:latents", "interleaved", "strided_cache"),
     claim("gemm.batched", "batched:batched", laws=LAWS),

@@ -1,0 +1,61 @@
+"""As `interpret.py`, of the ops of sparse attention: short cases, as a query takes long here.
+
+TRITON_INTERPRET=1 python interpret_sparse.py
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+import interpreted_plugin
+from deepinfer_core.plugins import PluginHost
+from deepinfer_core.testing.checks import claimed_cases
+from deepinfer_core.testing.laws import check_numerics
+from deepinfer_core.testing.subject import make_subject
+from deepinfer_core.testing.trial import Trial
+
+CASES = {
+    ("attn.sparse_mla", "cuda.triton", "float32"): (
+        *("one-16x80x64x24", "all-3x26x20x5", "records-656-16x80x64x24"),
+        *("records-584-3x26x20x5", "records-528-16x80x64x24", "records-528+288-16x80x64x24"),
+    ),
+    ("attn.sparse_mla", "cuda.triton", "float16"): ("all-16x80x64x24", "records-528+288-3x26x20x5"),
+    ("attn.sparse_mla", "cuda.triton_invariant", "float32"): ("all-16x80x64x24",),
+    ("attn.sparse_mla", "cuda.triton_plain", "float16"): ("two-3x26x20x5",),
+}
+TOKEN_COUNTS = {"attn.sparse_mla": (3,)}
+"""Instead of those of a case."""
+
+
+def try_case(trial):
+    """What is wrong, or nothing."""
+    try:
+        check_numerics(trial)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def main():
+    # The interpreter computes with numpy, which warns of log2(0) where a row has seen nothing.
+    np.seterr(divide="ignore")
+    host = PluginHost(load_entry_points=False)
+    subject = make_subject(host, host.register(interpreted_plugin, name="interpreted"), "cpu")
+    kernels = {(kernel.op.split("@")[0], kernel.provider): kernel for kernel in subject.kernels}
+    found = {}
+    for (op, provider, dtype), names in CASES.items():
+        kernel = kernels[op, provider]
+        cases = {case.name: case for case in claimed_cases(kernel, dtype)}
+        for name in names:
+            counts = TOKEN_COUNTS.get(op, cases[name].token_counts)
+            trial = Trial(subject, kernel, replace(cases[name], token_counts=counts), dtype)
+            found[" ".join((op, provider, dtype, name))] = try_case(trial)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
