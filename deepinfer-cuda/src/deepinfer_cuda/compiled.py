@@ -7,15 +7,20 @@ For what Triton cannot say; compiling takes some tenths of a second. Needs the p
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
 from cuda.bindings import driver, nvrtc
 from deepinfer_core.errors import PlatformError
 from torch import Tensor
+from triton.runtime.cache import get_cache_manager
+
+from deepinfer_cuda.compile_errors import SourceError
 
 
 class CompiledKernel:
@@ -80,22 +85,35 @@ class CompiledKernel:
 
 @cache
 def compile_source(name: str, constants: tuple[tuple[str, int], ...], arch: str) -> bytes:
-    """A binary for one architecture, such as `sm_90`. Needs no GPU.
+    """A binary for one architecture, such as `sm_90`, kept where Triton keeps its own.
+
+    Needs no GPU.
 
     Raises:
-        PlatformError: it does not compile, with what the compiler said.
+        SourceError: it does not compile, with what the compiler said.
     """
     text = files("deepinfer_cuda").joinpath("sources", f"{name}.cu").read_bytes()
-    program = _checked(nvrtc.nvrtcCreateProgram(text, f"{name}.cu".encode(), 0, [], []))
     options = [f"--gpu-architecture={arch}", "--std=c++17"]
     options += [f"-D{macro}={value}" for macro, value in constants]
+    facts = (text, options, _checked(nvrtc.nvrtcVersion()))
+    kept = get_cache_manager(hashlib.sha256(repr(facts).encode()).hexdigest())
+    file = f"{name}.cubin"
+    if path := kept.get_file(file):
+        return Path(path).read_bytes()
+    binary = _compile(text, name, arch, options)
+    kept.put(binary, file)
+    return binary
+
+
+def _compile(text: bytes, name: str, arch: str, options: Sequence[str]) -> bytes:
+    program = _checked(nvrtc.nvrtcCreateProgram(text, f"{name}.cu".encode(), 0, [], []))
     status = nvrtc.nvrtcCompileProgram(
         program, len(options), [option.encode() for option in options]
     )[0]
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
         _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise PlatformError(f"kernel {name} does not compile for {arch}: {log.decode()}")
+        raise SourceError(f"kernel {name} does not compile for {arch}: {log.decode()}")
     binary: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
     _checked(nvrtc.nvrtcGetCUBIN(program, binary))
     return binary
@@ -105,4 +123,4 @@ def _checked(result: tuple[Any, ...]) -> Any:
     status, *values = result
     if status.value:
         raise PlatformError(f"CUDA refused: {status.name}")
-    return values[0] if values else None
+    return values if len(values) > 1 else values[0] if values else None

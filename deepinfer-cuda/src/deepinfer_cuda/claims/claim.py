@@ -16,6 +16,7 @@ OLDEST = "8.0"
 
 
 PACKAGE = "deepinfer_cuda.kernels"
+COMPILE_FAILURE = "deepinfer_cuda.compile_errors:compile_failure"
 
 
 def claim(
@@ -41,7 +42,12 @@ def claim(
         schemes=schemes,
         features=laws | frozenset(features),
     )
-    all_fields: dict[str, Any] = {"provider": "cuda.triton", "priority": 10} | fields
+    all_fields: dict[str, Any] = {
+        "provider": "cuda.triton",
+        "priority": 10,
+        "compile_failure": COMPILE_FAILURE,
+        **fields,
+    }
     return KernelSpec(
         op=f"{op}@1",
         target=f"{PACKAGE}.{target}",
