@@ -5,6 +5,7 @@ A decode is shared out among few programs only: each of them takes milliseconds 
 
 from dataclasses import replace
 
+import eight_bits
 from deepinfer_core import hookimpl
 from deepinfer_core.plugin_api import DeviceInfo, PluginInfo
 from deepinfer_cuda import heuristics_attention, heuristics_latent, plugin
@@ -13,7 +14,9 @@ NOT_BFLOAT16 = ("float32", "float16")
 """Which the interpreter rounds as it should; it cuts bfloat16 off, and multiplies its bit patterns
 in `tl.dot`."""
 heuristics_attention.MAX_SPLITS = 3
+heuristics_attention.LANES = 3
 heuristics_latent.MAX_SHARES = 3
+eight_bits.round_as_devices_do()
 
 
 @hookimpl

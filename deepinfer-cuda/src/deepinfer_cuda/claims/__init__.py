@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_cuda.claims import attention, coded, dense, invariant, latent, moe, rows, sampling
+from deepinfer_cuda.claims import (
+    adapters,
+    attention,
+    coded,
+    dense,
+    invariant,
+    latent,
+    moe,
+    rows,
+    sampling,
+)
 
 
 def all_kernels() -> list[KernelSpec]:
@@ -17,4 +27,5 @@ def all_kernels() -> list[KernelSpec]:
         *coded.KERNELS,
         *sampling.KERNELS,
         *invariant.KERNELS,
+        *adapters.KERNELS,
     ]
