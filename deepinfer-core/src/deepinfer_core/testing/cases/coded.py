@@ -31,7 +31,7 @@ def gemm_cases(sizes: Sizes) -> Sequence[Case]:
             out_size = sizes.pick("out_features", out_size)
             in_size = sizes.pick("in_features", in_size)
             shape = {"in_features": in_size, "out_features": out_size}
-            for features in ((), ("bias",), ("rounded_rows",)):
+            for features in ((), ("bias",), ("rounded_rows",), ("bias", "rounded_rows")):
                 name = "-".join((scheme, f"{in_size}to{out_size}", *features))
                 build = partial(_gemm, scheme, out_size, in_size, frozenset(features))
                 cases.append(_case(name, build, frozenset(features), shape, scheme))
@@ -45,17 +45,16 @@ def experts_cases(sizes: Sizes) -> Sequence[Case]:
         "num_experts": sizes.pick("num_experts", 4),
         "top_k": sizes.pick("top_k", 2),
     }
-    variants: tuple[frozenset[str], ...] = (
-        frozenset(),
-        frozenset({"limit"}),
-        frozenset({"expert_map"}),
-        frozenset({"rounded_rows"}),
-    )
+    variants = [
+        (*plain, *permission)
+        for permission in ((), ("rounded_rows",))
+        for plain in ((), ("limit",), ("expert_map",))
+    ]
     return [
         _case(
             "-".join((scheme, *features)),
-            partial(_experts, scheme, shape, features),
-            features,
+            partial(_experts, scheme, shape, frozenset(features)),
+            frozenset(features),
             shape,
             scheme,
         )
@@ -85,12 +84,12 @@ def _gemm(
     x = make.rows(num_tokens, in_size)
     codes, scales, weight = _matrix(scheme, make, out_size, in_size)
     bias = make.normal(out_size) if "bias" in features else None
-    y = wide(x) @ weight.T
-    if bias is not None:
-        y = y + wide(bias)
+    offset = 0.0 if bias is None else wide(bias)
+    y = wide(x) @ weight.T + offset
     kwargs = {"x": x, "codes": codes, "scales": scales, "scheme": scheme, "bias": bias}
     if "rounded_rows" in features:
-        return Call(kwargs, [], check=partial(_check_rows, [y, _rounded_rows(x) @ weight.T]))
+        truths = [y, _rounded_rows(x) @ weight.T + offset]
+        return Call(kwargs, [], check=partial(_check_rows, truths))
     return Call(kwargs, [y])
 
 
