@@ -121,7 +121,7 @@ def test_random_combinations_equal_the_plain_run_bit_by_bit(directories: dict[st
         str(directories["deepseek_v32"]), dtype="float32", batch_invariant=True, kv_format="656+132"
     )
     host = PluginHost(load_entry_points=False)
-    report = verify_model(config, host=host, max_tokens=8, num_points=1, seed=5)
+    report = verify_model(config, host=host, max_tokens=8, num_points=1, seed=10)
     assert report.passed, "\n".join(map(report.reproduction, report.results))
     assert sum(result.num_hit_tokens for result in report.results) > 0
 

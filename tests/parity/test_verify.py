@@ -9,10 +9,51 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.plugins import PluginHost
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.row_state import RowState
+from deepinfer_core.sampling.sampler import Sampler
 from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
 from deepinfer_core.testing.tiny_v41 import FOUR_LAYERS, TINY_VISION
 from deepinfer_core.verify.cases import Point
 from deepinfer_core.verify.report import verify_model
+
+THREE_LAYERS = {
+    "num_hidden_layers": 3,
+    "compress_ratios": [0, 4, 128],
+    "num_hash_layers": 1,
+    "hc_sinkhorn_iters": 4,
+}
+PREDICTED = {"num_nextn_predict_layers": 1}
+DRAFTED = {"dspark_block_size": 5, "dspark_noise_token_id": 317, "dspark_markov_rank": 16}
+POINTS = {
+    "llama": (110, "llama", {}),
+    "mistral": (60, "mistral", {}),
+    "qwen2": (15, "qwen2", {}),
+    "qwen2_window": (30, "qwen2_window", {}),
+    "qwen3": (15, "qwen3", {}),
+    "qwen3_moe": (15, "qwen3_moe", {}),
+    "v3 with mtp": (25, "deepseek_v3", PREDICTED),
+    "v32 with mtp": (15, "deepseek_v32", PREDICTED),
+    "v4 with mtp": (6, "deepseek_v4", THREE_LAYERS | PREDICTED),
+    "v4 with dspark": (
+        6,
+        "deepseek_v4",
+        THREE_LAYERS
+        | DRAFTED
+        | {"compress_ratios": [0, 4, 128, 0, 0], "dspark_target_layer_ids": [0, 1, 2]},
+    ),
+    "v41 with dspark": (
+        8,
+        "deepseek_v41",
+        FOUR_LAYERS
+        | DRAFTED
+        | {"compress_ratios": [0, 2, 1, 1, 0, 0], "dspark_target_layer_ids": [1, 2, 3]},
+    ),
+}
+"""Combinations of each family; what costs more gets fewer."""
+
+
+def test_three_hundred_points_and_every_family():
+    assert sum(count for count, _, _ in POINTS.values()) >= 300
+    assert {family for _, family, _ in POINTS.values()} == set(TINY_FAMILIES)
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +71,29 @@ def verify(path, *, batch_invariant=True, dtype="float32", max_tokens=8, **optio
     return verify_model(config, host=host, max_tokens=max_tokens, **options)
 
 
-@pytest.mark.parametrize("family", TINY_FAMILIES)
-def test_random_combinations_equal_the_plain_run_bit_by_bit(tiny, family):
-    report = verify(tiny(family), num_points=4, seed=len(family))
-    assert report.passed, "\n".join(map(report.reproduction, report.results))
-    compared = sum(result.num_equal for result in report.results)
-    assert compared >= 4 * report.num_cases
-    assert sum(result.num_hit_tokens for result in report.results) > 0
+@pytest.mark.parametrize("name", POINTS)
+def test_random_combinations_equal_the_plain_run_bit_by_bit(name, tmp_path):
+    num_points, family, fields = POINTS[name]
+    write_tiny_checkpoint(tmp_path, family, **fields)
+    report = verify(tmp_path, num_points=num_points, seed=len(name))
+    failed = [result for result in report.results if not result.passed]
+    assert report.passed, "\n".join(map(report.reproduction, failed))
+    assert sum(result.num_equal for result in report.results) >= 4 * num_points
+    for counter in ("num_hit_tokens", "num_preemptions", "num_accepted_tokens"):
+        assert sum(getattr(result, counter) for result in report.results) > 0
+    proposers = {result.point.proposer for result in report.results}
+    assert {"rehearsed", *(["own"] if "with" in name else [])} <= proposers
 
 
 def test_images_are_part_of_it(tmp_path, monkeypatch):
     path = write_tiny_checkpoint(tmp_path, "deepseek_v41", vision_config=TINY_VISION, **FOUR_LAYERS)
-    report = verify(path, num_points=1, seed=36, max_tokens=4)
-    assert report.num_cases == 8 + 3
+    report = verify(path, num_points=1, seed=2008, max_tokens=4)
+    assert report.num_cases == 10 + 3
     assert report.passed, "\n".join(map(report.reproduction, report.results))
     # A cache that mistakes one image for another is found.
     monkeypatch.setattr("deepinfer_core.request.content_of", lambda *_: b"")
-    report = verify(path, num_points=1, seed=36, max_tokens=4)
-    assert {d.case for result in report.results for d in result.differences} <= {8, 9, 10}
+    report = verify(path, num_points=1, seed=2008, max_tokens=4)
+    assert {d.case for result in report.results for d in result.differences} <= {10, 11}
     assert not report.passed
 
 
@@ -90,6 +136,17 @@ def test_a_stale_token_under_overlap_is_found(tiny, monkeypatch):
     assert all(result.point.overlap for result in failed)
 
 
+def test_a_rejected_draft_that_counts_for_penalties_is_found(tiny, monkeypatch):
+    count = Sampler.count
+    monkeypatch.setattr(
+        Sampler, "count", lambda self, rows, ids, is_kept=None: count(self, rows, ids)
+    )
+    report = verify(tiny("llama"), num_points=12)
+    failed = [result for result in report.results if not result.passed]
+    assert failed
+    assert all(result.num_draft_tokens > result.num_accepted_tokens for result in failed)
+
+
 def test_a_cache_that_never_hits_is_a_failure(tiny, monkeypatch):
     """N8: a cold-against-warm check passed without one hit."""
     monkeypatch.setattr("deepinfer_core.kv.manager.KVManager.match_prefix", lambda *_: 0)
@@ -116,7 +173,7 @@ def test_the_command_prints_json_and_exits_by_the_verdict(tiny, capsys, monkeypa
 
 
 def _uses_cache(index):
-    return Point.random(0, index, 150).prefix_cache
+    return Point.random(0, index, 150, num_cases=10).prefix_cache
 
 
 def test_no_points_is_an_error(tiny):

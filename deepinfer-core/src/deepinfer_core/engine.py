@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from deepinfer_core.images import PreparedImage
     from deepinfer_core.models.loader import Progress
     from deepinfer_core.scheduling.plan import StepPlan
+    from deepinfer_core.speculative.choose import Measurable
     from deepinfer_core.structured.constraint import ThinkingStart
     from deepinfer_core.structured.decoding import StructuredDecoding
 
@@ -103,12 +104,18 @@ class Engine:
 
     @classmethod
     def from_loaded(
-        cls, config: EngineConfig, loaded: LoadedModel, stages: dict[str, Any] | None = None
+        cls,
+        config: EngineConfig,
+        loaded: LoadedModel,
+        stages: dict[str, Any] | None = None,
+        *,
+        costs: Measurable | None = None,
     ) -> Engine:
         """Build everything around a model that is in place; several engines may share one.
 
         Args:
             stages: custom logits stages by name.
+            costs: of steps and drafts, for the guard of drafts; default: they are measured.
         """
         stages, info = stages or {}, loaded.info
         max_model_len = resolve_max_model_len(config.model, info)
@@ -134,7 +141,7 @@ class Engine:
                 loaded.proposer,
                 loaded.drafter,
                 vocab_size=info.vocab_size,
-                costs=device_side,
+                costs=costs or device_side,
             ),
         )
         return cls(

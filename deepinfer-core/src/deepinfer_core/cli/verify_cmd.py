@@ -43,7 +43,8 @@ def verify(
     """Run prompts plainly, then under random combinations of features, and compare.
 
     Features: batch size, arrival order, chunk and block size, prefix cache, preemption, overlap,
-    priorities, n, drafts. Exits with 1 on any difference and prints a line that reproduces it.
+    priorities, n, aborts, drafts of several proposers. Exits with 1 on any difference and prints a
+    line that reproduces it.
 
     Examples:
 

@@ -11,17 +11,31 @@ from typing import TYPE_CHECKING
 
 from deepinfer_core.errors import ConfigError
 from deepinfer_core.models.coded import keep_stored_codes
-from deepinfer_core.models.drafters.build import build_drafter
+from deepinfer_core.models.drafters.build import build_drafter, drafter_name
 from deepinfer_core.models.drafters.draft_model import DraftModel
 from deepinfer_core.models.drafters.dspark import Dspark
 from deepinfer_core.models.drafters.interface import Drafter, DraftTarget
 from deepinfer_core.models.drafters.mtp import Mtp
 from deepinfer_core.models.loader import build_model, load_weights
+from deepinfer_core.models.registry import ModelRegistry
 from deepinfer_core.text.loading import load_tokenizer
 from deepinfer_core.weights.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
+    from deepinfer_core.config import EngineConfig
+    from deepinfer_core.plugins import PluginHost
     from deepinfer_core.speculative.choose import DrafterSetup
+
+
+def own_proposer(config: EngineConfig, host: PluginHost) -> str | None:
+    """The name of the drafter that the configured checkpoint has; None: it has none."""
+    checkpoint = open_checkpoint(
+        config.model.model,
+        load_format=config.model.load_format,
+        revision=config.model.revision,
+        registry=ModelRegistry(host.models()),
+    )
+    return drafter_name(checkpoint.info.config)
 
 
 def load_mtp(setup: DrafterSetup) -> Drafter:

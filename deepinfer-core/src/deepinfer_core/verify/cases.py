@@ -5,7 +5,7 @@ Everything follows from a seed and a point's index, which are enough to run it a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -18,7 +18,15 @@ NUM_SAMPLES = 3
 NUM_COMMON = 48
 """Tokens that half of the prompts begin with."""
 REHEARSED = "rehearsed"
+TWIN = "twin"
+"""The model itself as its draft model, with mistakes."""
+OWN = "own"
+"""The drafter that the checkpoint has."""
 MAX_DRAFTS = 8
+LONG_CASES = (1, 3, 5, 7)
+"""Those that begin with the common tokens."""
+STOP_PAIRS = 9
+"""One of so many pairs of ids ends an answer."""
 NUM_LOGPROBS = 2
 """The most likely two tokens tell how close a greedy decision was."""
 
@@ -31,12 +39,20 @@ class Case:
     params: SamplingParams
     images: tuple[PreparedImage, ...] = ()
     """One for each image token of the prompt."""
+    stops_at_pair: bool = False
+    """The edge ends it where two ids complete what stands for a stop string, see `stop_end`."""
+    belongs: Callable[[Sequence[int]], bool] | None = None
+    """Whether a whole answer has the form that was asked for; None: it may have any."""
 
     @property
     def max_total_tokens(self) -> int:
         """Prompt, its images in full length, and output."""
         num_image_tokens = sum(image.num_tokens - 1 for image in self.images)
         return len(self.prompt_token_ids) + num_image_tokens + (self.params.max_tokens or 0)
+
+    def has_form(self, token_ids: Sequence[int], reason: str | None) -> bool:
+        """Whether an answer that ended so is as it must be."""
+        return self.belongs is None or reason != "stop" or self.belongs(token_ids)
 
     @property
     def is_greedy(self) -> bool:
@@ -58,9 +74,15 @@ class Point:
     shuffled: bool
     """Arrival in another order, and some requests only after others have begun."""
     n: int
+    cases: tuple[int, ...] | None = None
+    """Which of the cases run; None: all."""
+    aborts: bool = False
+    """One request is given up on the way."""
     proposer: str | None = None
     """Who guesses tokens; `rehearsed` knows the plain run's answers and gets some wrong."""
     num_drafts: int = 0
+    guard: bool = False
+    """What is not worth its time is not computed; what steps cost is made up."""
 
     @classmethod
     def plain(cls, longest: int, *, block_size: int) -> Point:
@@ -79,9 +101,24 @@ class Point:
         )
 
     @classmethod
-    def random(cls, seed: int, index: int, longest: int) -> Point:
-        """The combination that belongs to a seed and an index."""
+    def random(
+        cls,
+        seed: int,
+        index: int,
+        longest: int,
+        *,
+        num_cases: int,
+        drafters: Sequence[str] = (),
+    ) -> Point:
+        """The combination that belongs to a seed and an index.
+
+        Args:
+            longest: tokens of the longest case.
+            drafters: of `TWIN` and `OWN`, those that there are.
+        """
         rng = Random(f"point-{seed}-{index}")
+        cases = set(rng.sample(range(num_cases), min(num_cases, rng.choice((1, 2, 3)))))
+        cases.add(rng.choice(LONG_CASES))  # what is to hit the cache must fill blocks
         batch_size = rng.choice((1, 2, 3, 5, 8, 16))
         return cls(
             index=index,
@@ -93,20 +130,25 @@ class Point:
             overlap=rng.random() < 0.7,
             priorities=rng.random() < 0.3,
             shuffled=rng.random() < 0.7,
-            n=rng.randint(1, NUM_SAMPLES),
-            proposer=rng.choice((None, REHEARSED, REHEARSED, "ngram", "suffix")),
+            n=rng.choice((1, 1, 1, 2, NUM_SAMPLES)),
+            cases=tuple(sorted(cases)),
+            aborts=rng.random() < 0.3,
+            proposer=rng.choice(
+                (None, REHEARSED, REHEARSED, "ngram", "suffix", *drafters, *drafters)
+            ),
             num_drafts=rng.randint(1, MAX_DRAFTS),
+            guard=rng.random() < 0.3,
         )
 
     @property
     def features(self) -> str:
         """For people: what is on."""
-        names = ("prefix_cache", "preemption", "overlap", "priorities", "shuffled")
+        names = ("prefix_cache", "preemption", "overlap", "priorities", "shuffled", "aborts")
         on = [name.replace("_", " ") for name in names if getattr(self, name)]
         if self.n > 1:
             on.append(f"n={self.n}")
         if self.proposer is not None:
-            on.append(f"{self.proposer} x{self.num_drafts}")
+            on.append(f"{self.proposer} x{self.num_drafts}{' guarded' if self.guard else ''}")
         return ", ".join(on) or "-"
 
 
@@ -128,7 +170,7 @@ def make_cases(
     """
     rng = Random(f"cases-{seed}")
     common = _passage(rng, texts, vocab_size, num_common)
-    lengths = (1, 7, 15, 16, 17, 33, 64, 90)
+    lengths = (1, 7, 15, 16, 17, 33, 64, 90, 5, 21)
     prompts = [
         (*(common if index % 2 else ()), *_passage(rng, texts, vocab_size, length))
         for index, length in enumerate(lengths)
@@ -143,9 +185,18 @@ def make_cases(
                 seed=rng.getrandbits(63),
                 **({"temperature": 0} if greedy_only else styles[index % len(styles)]),
             ),
+            stops_at_pair=index % 3 == 2,
         )
         for index, prompt in enumerate(prompts)
     ]
+
+
+def stop_end(token_ids: Sequence[int]) -> int | None:
+    """Where the first pair of ids that stands for a stop string ends; None: there is none."""
+    for end in range(2, len(token_ids) + 1):
+        if sum(token_ids[end - 2 : end]) % STOP_PAIRS == 0:
+            return end
+    return None
 
 
 def with_samples(case: Case, n: int) -> SamplingParams:
@@ -166,6 +217,7 @@ def _passage(
 
 def _styles(rng: Random, vocab_size: int) -> list[dict[str, Any]]:
     some = [rng.randrange(vocab_size) for _ in range(3)]
+    few = [rng.randrange(vocab_size) for _ in range(6)]
     return [
         {"temperature": 0},
         {"temperature": 0.9},
@@ -175,4 +227,6 @@ def _styles(rng: Random, vocab_size: int) -> list[dict[str, Any]]:
         {"temperature": 0, "logit_bias": {some[0]: 2.0, some[1]: -5.0}, "stop_token_ids": some[2:]},
         {"temperature": 0.8, "prompt_logprobs": 1},
         {"temperature": 0, "ignore_eos": True},
+        {"temperature": 0.9, "allowed_token_ids": few, "frequency_penalty": 1.5},
+        {"temperature": 0.6, "top_p": 0.8, "min_p": 0.02, "repetition_penalty": 1.2},
     ]

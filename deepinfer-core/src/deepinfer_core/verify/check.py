@@ -14,18 +14,31 @@ from deepinfer_core.config import EngineConfig, nest_fields
 from deepinfer_core.engine import Engine
 from deepinfer_core.engine_setup import LoadedModel
 from deepinfer_core.kv.layout import make_layout
+from deepinfer_core.models.drafters.interface import Drafter
+from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.plugin_api.proposer import Proposer
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.plan import TokenLogprobs
 from deepinfer_core.speculative.ngram import Ngram
 from deepinfer_core.speculative.suffix import Suffix
-from deepinfer_core.verify.cases import NUM_SAMPLES, REHEARSED, Case, Point, with_samples
-from deepinfer_core.verify.rehearsal import Rehearsed
+from deepinfer_core.verify.cases import (
+    NUM_SAMPLES,
+    OWN,
+    REHEARSED,
+    TWIN,
+    Case,
+    Point,
+    stop_end,
+    with_samples,
+)
+from deepinfer_core.verify.rehearsal import MadeUpCosts, Rehearsed, Twin
 
 BLOCK_SIZE_OF_PLAIN_RUN = 16
 HOST_PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"ngram": Ngram, "suffix": Suffix}
 FORCED_PREEMPTION_STEPS = 4
 """With preemption on, one running request is sent back every so many steps ..."""
+SURE = 12
+"""Drafts of known answers, of which some must be accepted."""
 MAX_PREEMPTIONS = 3
 """... unless it was sent back this often: small chunks would never reach the prompt's end."""
 
@@ -111,6 +124,17 @@ class Verifier:
     def num_cases(self) -> int:
         return len(self._cases)
 
+    def random_point(self, seed: int, index: int) -> Point:
+        """The combination that belongs to a seed and an index."""
+        return Point.random(
+            seed, index, self.longest, num_cases=self.num_cases, drafters=self._drafters()
+        )
+
+    def _drafters(self) -> list[str]:
+        """Who can guess on the device."""
+        own = [OWN] if self._loaded.drafter is not None else []
+        return own if history_len_of(self._loaded.model) else [TWIN, *own]
+
     def run_plain(self) -> Iterator[int]:
         """Run every case alone; yields the number done. Call before `run_point`."""
         point = Point.plain(self.longest, block_size=BLOCK_SIZE_OF_PLAIN_RUN)
@@ -120,7 +144,7 @@ class Verifier:
                 case.prompt_token_ids, with_samples(case, NUM_SAMPLES), images=case.images
             )
             while engine.has_unfinished:
-                engine.step()
+                _advance(engine, dict.fromkeys(requests, case))
             self._plain.append([Sample.of(request) for request in requests])
             yield len(self._plain)
 
@@ -131,7 +155,8 @@ class Verifier:
         for _ in range(2 if point.prefix_cache else 1):
             for case, requests in self._run_all(engine, point, rng).items():
                 for index, request in enumerate(requests):
-                    self._compare(result, case, index, Sample.of(request))
+                    if request.finish_reason != "abort":
+                        self._compare(result, case, index, Sample.of(request))
         engine.check_integrity()
         counters = engine.metrics()
         result.num_hit_tokens = counters["num_hit_tokens"]
@@ -142,17 +167,19 @@ class Verifier:
             result.problems.append("the prefix cache was on and nothing hit")
         if point.preemption and not result.num_preemptions:
             result.problems.append("preemption was on and nothing was preempted")
-        if point.proposer == REHEARSED and not result.num_accepted_tokens:
+        is_sure = point.proposer in (REHEARSED, TWIN) and result.num_draft_tokens > SURE
+        if is_sure and not result.num_accepted_tokens:
             result.problems.append("answers were drafted and no draft was accepted")
         return result
 
     def _run_all(self, engine: Engine, point: Point, rng: Random) -> dict[int, list[Request]]:
-        order = list(range(len(self._cases)))
+        order = list(range(len(self._cases)) if point.cases is None else point.cases)
         if point.shuffled:
             rng.shuffle(order)
         num_late = rng.randrange(len(order)) if point.shuffled else 0
         early, late = order[: len(order) - num_late], order[len(order) - num_late :]
         requests: dict[int, list[Request]] = {}
+        cases: dict[Request, Case] = {}
 
         def add(case: int) -> None:
             requests[case] = engine.add(
@@ -161,28 +188,28 @@ class Verifier:
                 images=self._cases[case].images,
                 priority=rng.randrange(3) if point.priorities else 0,
             )
+            cases.update(dict.fromkeys(requests[case], self._cases[case]))
 
         for case in early:
             add(case)
-        step = 0
+        step, abort_step = 0, rng.randint(1, 8)
         while engine.has_unfinished or late:
             if late and (step % 3 == 2 or not engine.has_unfinished):
                 add(late.pop())
-            engine.advance()
+            _advance(engine, cases)
             step += 1
-            if point.preemption and step % FORCED_PREEMPTION_STEPS == 0:
-                running = [
-                    request
-                    for group in requests.values()
-                    for request in group
-                    if request.status == "running" and request.num_preemptions < MAX_PREEMPTIONS
-                ]
-                if running:
-                    engine.scheduler.preempt(rng.choice(running))
+            running = [request for request in cases if request.status == "running"]
+            spared = [request for request in running if request.num_preemptions < MAX_PREEMPTIONS]
+            if point.preemption and step % FORCED_PREEMPTION_STEPS == 2 and spared:
+                engine.scheduler.preempt(rng.choice(spared))
+            if point.aborts and step == abort_step and len(cases) > 1:
+                engine.abort(rng.choice([*cases]))
         return requests
 
     def _engine(self, point: Point) -> Engine:
-        layout = make_layout(self._loaded.model.layer_kv(), block_size=point.block_size)
+        drafter = self._drafter(point)
+        kinds = [*self._loaded.model.layer_kv(), *(drafter.layer_kv() if drafter else ())]
+        layout = make_layout(kinds, block_size=point.block_size)
         longest = sum(-(-self.longest // group.block_size) + 1 for group in layout.groups)
         # Tight: two of the longest requests, so that a batch of them has to give way.
         num_blocks = 1 + longest * (2 if point.preemption else len(self._cases) * NUM_SAMPLES)
@@ -195,15 +222,16 @@ class Verifier:
                 "max_num_batched_tokens": point.chunk_tokens,
                 "policy": "priority" if point.priorities else "fcfs",
                 "overlap": point.overlap,
-                "draft_guard": False,
+                "draft_guard": point.guard,
                 **({"num_drafts": point.num_drafts} if point.proposer is not None else {}),
             }
         )
         tree = self._config.model_dump(exclude_unset=True)
         for section, fields in changes.items():
             tree.setdefault(section, {}).update(fields)
-        loaded = replace(self._loaded, proposer=self._proposer(point))
-        return Engine.from_loaded(EngineConfig.from_tree(tree), loaded)
+        loaded = replace(self._loaded, proposer=self._proposer(point), drafter=self._drafter(point))
+        costs = MadeUpCosts(point.index)
+        return Engine.from_loaded(EngineConfig.from_tree(tree), loaded, costs=costs)
 
     def _proposer(self, point: Point) -> Proposer | None:
         if point.proposer == REHEARSED:
@@ -213,10 +241,19 @@ class Verifier:
                 for sample in samples
             ]
             return Rehearsed(scripts, seed=point.index)
-        return None if point.proposer is None else HOST_PROPOSERS[point.proposer]()
+        make = HOST_PROPOSERS.get(point.proposer or "")
+        return None if make is None else make()
+
+    def _drafter(self, point: Point) -> Drafter | None:
+        if point.proposer == TWIN:
+            return Twin(self._loaded.model, seed=point.index)
+        return self._loaded.drafter if point.proposer == OWN else None
 
     def _compare(self, result: PointResult, case: int, sample: int, got: Sample) -> None:
         plain = self._plain[case][sample]
+        reason, stopped_by = got.reason
+        if not self._cases[case].has_form(got.token_ids, None if stopped_by else reason):
+            result.problems.append(f"prompt {case} sample {sample}: not of the form it was to have")
         difference = first_difference(plain, got, is_strict=self._bound is None)
         if difference is None:
             result.num_equal += 1
@@ -229,6 +266,15 @@ class Verifier:
         else:
             result.num_different += 1
         result.differences.append(Difference(case, sample, what, position, gap))
+
+
+def _advance(engine: Engine, cases: Mapping[Request, Case]) -> None:
+    """One turn of the loop, and what the edge does behind it: look for stop strings."""
+    for request in engine.advance().updated:
+        if cases[request].stops_at_pair:
+            end = stop_end(request.output_token_ids)
+            if end is not None:
+                engine.finish(request, num_output_tokens=end, stop_reason="a pair")
 
 
 def first_difference(plain: Sample, got: Sample, *, is_strict: bool) -> tuple[str, int] | None:

@@ -12,8 +12,11 @@ from deepinfer_core.errors import ConfigError
 from deepinfer_core.kv.layout import make_layout
 from deepinfer_core.models.interface import tower_of
 from deepinfer_core.plugins import PluginHost
-from deepinfer_core.verify.cases import NUM_COMMON, Point, make_cases
+from deepinfer_core.speculative.choose import NO_PROPOSER
+from deepinfer_core.speculative.drafters import own_proposer
+from deepinfer_core.verify.cases import NUM_COMMON, make_cases
 from deepinfer_core.verify.check import PointResult, Verifier
+from deepinfer_core.verify.forms import form_cases, with_thinking
 from deepinfer_core.verify.images import image_cases
 
 CLOSE_BOUNDS = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1.5e-1}
@@ -46,6 +49,7 @@ class VerifyReport:
     bound: float | None
     """None: equal tokens and equal bits of log-probabilities were demanded."""
     num_cases: int
+    max_tokens: int
     results: list[PointResult]
 
     @property
@@ -57,7 +61,7 @@ class VerifyReport:
         mode = "" if self.bound is None else " --no-batch-invariant"
         return (
             f"deepinfer verify {self.model} --dtype {self.dtype}{mode} --seed {self.seed} "
-            f"--points 1 --first {result.point.index}"
+            f"--max-tokens {self.max_tokens} --points 1 --first {result.point.index}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,6 +118,9 @@ def verify_model(
         )
     if host is None:
         host = PluginHost(allow=config.plugin.plugins, block=config.plugin.block)
+    if config.speculative.proposer == NO_PROPOSER and (own := own_proposer(config, host)):
+        speculative = config.speculative.model_copy(update={"proposer": own})
+        config = config.model_copy(update={"speculative": speculative})
     loaded = load_model(config, host)
     is_strict = config.device.batch_invariant
     dtype = resolve_dtype(config.model, loaded.info)
@@ -127,9 +134,9 @@ def verify_model(
     results = []
     for done, index in enumerate(range(first, first + num_points)):
         tell("points", done, num_points)
-        results.append(verifier.run_point(Point.random(seed, index, verifier.longest), seed))
+        results.append(verifier.run_point(verifier.random_point(seed, index), seed))
     tell("points", num_points, num_points)
-    return VerifyReport(config.model.model, dtype, seed, bound, num_cases, results)
+    return VerifyReport(config.model.model, dtype, seed, bound, num_cases, max_tokens, results)
 
 
 def _make_verifier(
@@ -148,4 +155,6 @@ def _make_verifier(
     )
     if (tower := tower_of(loaded.model)) is not None:
         cases += image_cases(cases, tower.config, seed)
+    config = with_thinking(config, loaded)
+    cases += form_cases(cases, loaded, config, seed)
     return Verifier(config, loaded, cases, bound=bound)

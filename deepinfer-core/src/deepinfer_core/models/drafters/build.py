@@ -38,6 +38,18 @@ def build_drafter(
     return None if drafter is None else drafter.eval()
 
 
+def drafter_name(config: object) -> str | None:
+    """What kind of drafter a checkpoint has: `mtp` or `dspark`; None: none.
+
+    Args:
+        config: of its target.
+    """
+    if isinstance(config, V4Config) and config.dspark is not None:
+        return "dspark"
+    is_predicted = isinstance(config, DecoderConfig | V4Config) and config.num_predict_layers
+    return "mtp" if is_predicted and not isinstance(config, V41Config) else None
+
+
 def _build(
     config: DecoderConfig | V4Config, ops: OpTable, dtype: str, first_cache: int
 ) -> Drafter | None:
