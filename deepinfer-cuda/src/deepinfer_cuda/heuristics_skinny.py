@@ -17,6 +17,11 @@ class SkinnyLaunch:
     """At most; one for each processor."""
     shared_bytes: int
 
+    @property
+    def can_normalise(self) -> bool:
+        """Whether rows may be normalised in the same kernel."""
+        return 0 < self.pieces_held * self.piece <= MAX_NORMED * 1024
+
 
 ROWS = 8
 """That a block of threads multiplies at once."""
@@ -26,6 +31,8 @@ NUM_WARPS = 8
 """Besides those that fill the ring."""
 MAX_HELD = 7
 """Pieces of 1,024 columns that registers can hold."""
+MAX_NORMED = 4
+"""Such pieces, where rows are normalised first."""
 MAX_SCALES = 32
 """That a warp holds for a tile, one per lane."""
 RING_BYTES = 192 * 1024

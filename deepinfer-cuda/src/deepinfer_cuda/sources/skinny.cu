@@ -19,6 +19,8 @@
 //   CODED    w is e4m3, with a float32 scale for each 128 rows and 128 columns
 //   EXPERTS  0: none. 1: x has a row per token. 2: x has a row per slot, and the lists were settled before
 //            the kernel before this one let this one start
+//   NORMED   1: x is normalised first, as `norm.rms` does it. 2: and before that, added to the residual stream.
+//            x has to be held, and there are no experts
 //   IS_HALF  x, plain w and y are float16, else bfloat16
 
 typedef unsigned short half_t;
@@ -52,6 +54,12 @@ __device__ __forceinline__ half_t narrow(float value) {
 #endif
     return result;
 }
+
+__device__ __forceinline__ u32 pack(float low, float high) { return narrow(low) | u32(narrow(high)) << 16; }
+
+__device__ __forceinline__ float low_of(u32 pair) { return widen(pair & 0xffff); }
+
+__device__ __forceinline__ float high_of(u32 pair) { return widen(pair >> 16); }
 
 // Two of four codes, as numbers.
 template <int HALF>
@@ -97,9 +105,10 @@ __device__ __forceinline__ void multiply(float (&sum)[4], u32 a0, u32 a1, u32 a2
 
 extern "C" __global__ void __launch_bounds__((WARPS + FILLERS) * 32)
 skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, const float* scales,
-       const int* list_count, const int* list_experts, const int* list_slots, int num_rows, int num_outputs,
-       int size, int top_k, long long x_stride, long long w_stride, long long y_stride, long long scales_stride,
-       long long expert_stride, long long expert_scales_stride, float limit) {
+       const int* list_count, const int* list_experts, const int* list_slots, const half_t* residual,
+       const half_t* norm_weight, half_t* total_rows, int num_rows, int num_outputs, int size, int top_k,
+       long long x_stride, long long w_stride, long long y_stride, long long scales_stride, long long expert_stride,
+       long long expert_scales_stride, long long residual_stride, float limit, float eps) {
     extern __shared__ __align__(128) unsigned char ring[];
     float* sums = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);  // [2][WARPS][SUMS]
     u64* barriers = reinterpret_cast<u64*>(sums + 2 * WARPS * SUMS);
@@ -153,6 +162,48 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
                 target[block][i] = own_row ? *reinterpret_cast<const uint4*>(own_row + column) : make_uint4(0, 0, 0, 0);
             }
     };
+#if NORMED
+    float square = 0;
+    const auto for_each = [&](auto change) {
+#pragma unroll
+        for (int piece = 0; piece < KEPT; piece++)
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+                for (int i = 0; i < VECTORS; i++) {
+                    uint4& own = rows[piece][block][i];
+                    change(own, piece * PIECE + warp * COLUMNS + block * SPAN + quad * QUARTER + i * 8);
+                }
+    };
+    for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
+    for_each([&](uint4& own, int column) {
+        if (NORMED == 2 && own_row) {
+            const uint4 more = *reinterpret_cast<const uint4*>(residual + group * residual_stride + column);
+            const auto add = [&](u32& a, u32 b) { a = pack(low_of(a) + low_of(b), high_of(a) + high_of(b)); };
+            add(own.x, more.x), add(own.y, more.y), add(own.z, more.z), add(own.w, more.w);
+            if (blockIdx.x == 0) *reinterpret_cast<uint4*>(total_rows + (long long)group * size + column) = own;
+        }
+        const auto count = [&](u32 a) { square += low_of(a) * low_of(a) + high_of(a) * high_of(a); };
+        count(own.x), count(own.y), count(own.z), count(own.w);
+    });
+    square += __shfl_xor_sync(~0u, square, 1);
+    square += __shfl_xor_sync(~0u, square, 2);
+    if (quad == 0) sums[warp * ROWS + group] = square;
+    asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
+    square = 0;
+    for (int other = 0; other < WARPS; other++) square += sums[other * ROWS + group];
+    asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
+    const float factor = rsqrtf(square / size + eps);
+    for_each([&](uint4& own, int column) {
+        const uint4 weight = *reinterpret_cast<const uint4*>(norm_weight + column);
+        // Rounded as the ops that this one stands for round.
+        const auto scale = [&](u32& a, u32 b) {
+            const u32 even = pack(low_of(a) * factor, high_of(a) * factor);
+            a = pack(low_of(even) * low_of(b), high_of(even) * high_of(b));
+        };
+        scale(own.x, weight.x), scale(own.y, weight.y), scale(own.z, weight.z), scale(own.w, weight.w);
+    });
+#endif
     // LAYOUT: each lane holds one of the scales that its warp needs for a tile, by piece.
     float2 next_scales;
     const auto load_scales = [&](int job) {
@@ -173,8 +224,9 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
                 const int slot = list_slots[list * ROWS + group];
                 own_row = slot < num_rows ? x + (EXPERTS == 1 ? slot / top_k : slot) * x_stride : nullptr;
             }
+            if (!NORMED)
 #pragma unroll
-            for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
+                for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
         }
         const float2 own_scales = next_scales;
         if (CODED && job + 1 < last_job) load_scales(job + 1);
@@ -227,8 +279,13 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
 #pragma unroll
         for (int i = 0; i < 4; i++)
             buffer[warp * SUMS + (quad * 2 + i % 2) * OUTPUTS + group + i / 2 * 8] = sum[0][i] + sum[1][i];
-        asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
-        const int place = threadIdx.x, row = place / PER_TILE, output = first_output + place % PER_TILE;
+        // Half of the warps add, in turns, and the others go on: who adds next cannot overtake who adds now.
+        if (warp / (WARPS / 2) != (job & 1)) {
+            asm volatile("bar.arrive %0, %1;" ::"r"(1 + (job & 1)), "r"(WARPS * 32) : "memory");
+            continue;
+        }
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + (job & 1)), "r"(WARPS * 32) : "memory");
+        const int place = threadIdx.x % (WARPS * 16), row = place / PER_TILE, output = first_output + place % PER_TILE;
         if (row >= ROWS || output >= num_outputs) continue;
         const int target = EXPERTS ? list_slots[list * ROWS + row] : row;
         if (target >= num_rows) continue;
