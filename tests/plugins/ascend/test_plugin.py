@@ -2,9 +2,11 @@
 
 import json
 import types
+from pathlib import Path
 
 import pytest
 from deepinfer_ascend import checks, plugin, probe, runtime
+from deepinfer_ascend.emulation import plugin as emulation
 from deepinfer_ascend.soc import SOCS, find_soc
 from deepinfer_core.errors import PlatformError, UnsupportedOpError
 from deepinfer_core.ops.table import make_op_table
@@ -218,3 +220,19 @@ def test_an_import_that_fails_is_explained():
 def test_without_torch_npu_the_remedy_is_named():
     with pytest.raises(PlatformError, match="pip install"):
         plugin.deepinfer_device_runtime(DeviceInfo("npu", arch="910b"))
+
+
+@pytest.mark.parametrize("soc", SOCS, ids=lambda soc: soc.arch)
+def test_the_reports_are_of_what_is_claimed(soc):
+    """After a change: `deepinfer plugins check ..emulation.plugin:on_CHIP --report FILE`."""
+    path = Path(__file__).parents[3] / "deepinfer-ascend" / "reports" / f"emulated-{soc.arch}.md"
+    text = path.read_text()
+    assert " 0 failed" in text
+    table = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+    reported = {tuple(cell.strip("| ") for cell in row[:3]) for row in table}
+    kernels = emulation.EmulatedPlugin(soc).deepinfer_kernels(DeviceInfo("npu", arch=soc.arch))
+    claimed = {
+        (kernel.op.partition("@")[0], kernel.provider, ", ".join(kernel.caps.dtypes))
+        for kernel in kernels
+    }
+    assert reported == claimed
