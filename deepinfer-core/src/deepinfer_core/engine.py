@@ -125,7 +125,7 @@ class Engine:
             loaded.ops,
             loaded.runtime,
             config.cache,
-            limits=StepLimits(config.scheduler.max_num_seqs, max_model_len, depth),
+            limits=StepLimits(config.scheduler, max_model_len, depth),
             logits_stages=stages,
             drafter=loaded.drafter,
             cache_dir=config.device.cache_dir,

@@ -5,11 +5,17 @@ import logging
 import psutil
 import pytest
 import torch
+from deepinfer_core.config import CacheConfig
 from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
 from deepinfer_core.kv.format import row_kv
 from deepinfer_core.kv.layout import LayerKV, make_layout
 from deepinfer_core.ops.records import make_record
-from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks, layer_caches
+from deepinfer_core.runtime.kv_cache import (
+    STEP_MARGIN,
+    allocate_pool,
+    choose_num_blocks,
+    layer_caches,
+)
 
 FULL = LayerKV(kind="full", num_kv_heads=2, head_dim=8, dtype_bytes=2)
 WINDOW = LayerKV(kind="window", num_kv_heads=1, head_dim=4, dtype_bytes=2, window_size=16)
@@ -69,25 +75,41 @@ def test_copying_a_page_copies_the_block_in_every_layer():
         assert torch.equal(cache.v_cache[3], cache.v_cache[1])
 
 
+def choose(layout, free_bytes, step_bytes=None, **fields):
+    return choose_num_blocks(layout, CacheConfig(**fields), free_bytes, step_bytes)
+
+
 def test_number_of_blocks_follows_from_free_memory_and_is_logged(caplog):
     layout = make_layout([FULL] * 2, block_size=4)
     with caplog.at_level(logging.INFO, logger="deepinfer_core"):
-        num_blocks = choose_num_blocks(
-            layout, num_blocks=None, memory_fraction=0.25, free_bytes=layout.page_bytes * 100
-        )
-    assert num_blocks == 25
+        assert choose(layout, layout.page_bytes * 100, memory_fraction=0.25) == 25
     assert "25 blocks" in caplog.text
     assert f"{layout.page_bytes * 100:,} bytes free x 0.25" in caplog.text
+
+
+@pytest.mark.parametrize(("step_pages", "num_blocks"), [(0, 50), (40, 50), (60, 25), (4000, None)])
+def test_steps_keep_what_they_were_measured_to_take(step_pages, num_blocks, caplog):
+    layout = make_layout([FULL] * 2, block_size=4)
+    sizes = layout.page_bytes * 100, layout.page_bytes * step_pages
+    with caplog.at_level(logging.INFO, logger="deepinfer_core"):
+        if num_blocks is None:
+            with pytest.raises(OutOfDeviceMemoryError, match=r"max_num_batched_tokens"):
+                choose(layout, *sizes, memory_fraction=0.5)
+            return
+        assert choose(layout, *sizes, memory_fraction=0.5) == num_blocks
+    assert (
+        f"at most what {int(sizes[1] * STEP_MARGIN):,} for steps leave, as measured" in caplog.text
+    )
+    assert choose(layout, *sizes, num_blocks=90) == 90
 
 
 def test_no_pool_has_more_slots_than_int32_can_number():
     layout = make_layout([LayerKV("full", 1, 1, 1)], block_size=16)
     most = 2**31 // 16
-    options = {"memory_fraction": 1.0, "free_bytes": 2**40}
-    assert choose_num_blocks(layout, num_blocks=None, **options) == most
-    assert choose_num_blocks(layout, num_blocks=most, **options) == most
+    assert choose(layout, 2**40, memory_fraction=1.0) == most
+    assert choose(layout, 2**40, num_blocks=most) == most
     with pytest.raises(ConfigError, match=f"at most {most}"):
-        choose_num_blocks(layout, num_blocks=most + 1, **options)
+        choose(layout, 2**40, num_blocks=most + 1)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +117,10 @@ def test_no_pool_has_more_slots_than_int32_can_number():
 )
 def test_a_pool_that_does_not_fit_says_both_numbers(num_blocks, free_pages):
     layout = make_layout([FULL], block_size=4)
+    free_bytes = layout.page_bytes * free_pages
     with pytest.raises(OutOfDeviceMemoryError, match=r"cache\.memory_fraction") as caught:
-        choose_num_blocks(
-            layout,
-            num_blocks=num_blocks,
-            memory_fraction=0.5,
-            free_bytes=layout.page_bytes * free_pages,
-        )
-    assert caught.value.free_bytes == layout.page_bytes * free_pages
+        choose(layout, free_bytes, num_blocks=num_blocks, memory_fraction=0.5)
+    assert caught.value.free_bytes == free_bytes
     assert caught.value.wanted_bytes == layout.page_bytes * (num_blocks or 2)
 
 

@@ -9,6 +9,7 @@ from deepinfer_core.plugin_api.device import (
     DeviceInfo,
     DeviceRuntime,
     HostInfo,
+    MeasuresMemory,
 )
 from deepinfer_core.plugin_api.kernel import FEATURES, Caps, KernelSpec, Numerics, Problem, Reason
 from deepinfer_core.plugin_api.markers import PROJECT_NAME, hookimpl
@@ -63,6 +64,7 @@ __all__ = [
     "KVLayoutSpec",
     "KernelPolicy",
     "KernelSpec",
+    "MeasuresMemory",
     "ModelFacts",
     "ModelSpec",
     "Numerics",

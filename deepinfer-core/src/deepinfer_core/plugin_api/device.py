@@ -125,3 +125,12 @@ class DeviceRuntime(Protocol):
             PlatformError: the device has no graphs.
         """
         ...
+
+
+@runtime_checkable
+class MeasuresMemory(Protocol):
+    """What a `DeviceRuntime` may have besides: the pool is then sized by what steps need."""
+
+    def peak_bytes(self, function: Callable[[], None]) -> int:
+        """Run it, and say how much more memory than before was in use at most. Blocks."""
+        ...

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from deepinfer_core.config import CacheConfig
+from deepinfer_core.config import CacheConfig, SchedulerConfig
 from deepinfer_core.kv.layout import KVLayout, make_layout
 from deepinfer_core.kv.manager import KVManager
 from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.runtime.drafting import DeviceDrafting
 from deepinfer_core.runtime.graph_setup import GraphLimits, make_graphs
-from deepinfer_core.runtime.kv_cache import allocate_pool, choose_num_blocks
+from deepinfer_core.runtime.kv_cache import MIN_BLOCKS, allocate_pool, choose_num_blocks
 from deepinfer_core.runtime.runner import ModelRunner
 from deepinfer_core.runtime.step_costs import measure_draft_costs, measure_step_costs
+from deepinfer_core.runtime.step_memory import measure_step_bytes
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.sampler import Sampler
 
@@ -55,7 +56,7 @@ class DeviceSide:
 class StepLimits(NamedTuple):
     """What steps must have room for."""
 
-    max_num_seqs: int
+    scheduler: SchedulerConfig
     max_model_len: int
     num_drafts: int = 0
     """Most guesses of one request."""
@@ -84,16 +85,8 @@ def assemble(
         OutOfDeviceMemoryError: the pool does not fit.
     """
     device = torch.device(runtime.torch_device)
-    dtype = str(model.dtype).removeprefix("torch.")
+    max_num_seqs, max_model_len = limits.scheduler.max_num_seqs, limits.max_model_len
     layout = _layout_of(model, drafter, cache, limits.num_drafts)
-    free_bytes, _ = runtime.memory_info()
-    num_blocks = choose_num_blocks(
-        layout,
-        num_blocks=cache.num_blocks,
-        memory_fraction=cache.memory_fraction,
-        free_bytes=free_bytes,
-    )
-    max_num_seqs = limits.max_num_seqs
     sampler = Sampler(
         ops,
         max_num_seqs=max_num_seqs,
@@ -101,19 +94,30 @@ def assemble(
         device=device,
         custom_stages=logits_stages,
     )
-    runner = ModelRunner(
-        model,
-        sampler,
-        TokenPool(max_num_seqs, device),
-        runtime,
-        pool=allocate_pool(layout, num_blocks, device),
-        layout=layout,
-        copy_blocks=ops.bind("kv.copy_blocks", dtype=dtype),
-        max_num_seqs=max_num_seqs,
-    )
-    history_len = history_len_of(model)
-    graph_limits = GraphLimits(max_num_seqs, limits.max_model_len, history_len)
-    runner.graphs = make_graphs(model, ops, runtime, runner.builder, graph_limits, cache_dir)
+    token_pool, history_len = TokenPool(max_num_seqs, device), history_len_of(model)
+    copy_blocks = ops.bind("kv.copy_blocks", dtype=str(model.dtype).removeprefix("torch."))
+
+    def runner_over(num_blocks: int) -> ModelRunner:
+        return ModelRunner(
+            model,
+            sampler,
+            token_pool,
+            runtime,
+            pool=allocate_pool(layout, num_blocks, device),
+            layout=layout,
+            copy_blocks=copy_blocks,
+            max_num_seqs=max_num_seqs,
+        )
+
+    step_bytes = None
+    if cache.num_blocks is None:
+        step_bytes = measure_step_bytes(
+            runner_over(MIN_BLOCKS), runtime, limits.scheduler, layout, max_model_len, history_len
+        )
+    num_blocks = choose_num_blocks(layout, cache, runtime.memory_info()[0], step_bytes)
+    runner = runner_over(num_blocks)
+    recorded = GraphLimits(max_num_seqs, max_model_len, history_len)
+    runner.graphs = make_graphs(model, ops, runtime, runner.builder, recorded, cache_dir)
     if drafter is not None:
         runner.add_drafting(DeviceDrafting(drafter, model, sampler), limits.num_drafts)
     ops.freeze()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer_core.config import CacheConfig
 from deepinfer_core.errors import ConfigError, OutOfDeviceMemoryError
 from deepinfer_core.kv.layout import KVLayout
 from deepinfer_core.kv.tables import max_tokens_held
@@ -23,25 +24,34 @@ MIN_BLOCKS = 2
 """The null block and one to write to."""
 MAX_SLOTS = 2**31
 """`slot_mapping` is int32."""
+STEP_MARGIN = 1.25
+"""Of what steps were measured to take: for recorded steps, and for gaps between allocations."""
 
 
 def choose_num_blocks(
-    layout: KVLayout, *, num_blocks: int | None, memory_fraction: float, free_bytes: int
+    layout: KVLayout, cache: CacheConfig, free_bytes: int, step_bytes: int | None = None
 ) -> int:
     """Blocks for the pool: as configured, or as many as the fraction of free memory holds.
 
     Args:
         free_bytes: memory that is free once the weights are in place.
+        step_bytes: what the largest step takes of it, as measured; None: nobody measured.
 
     Raises:
         ConfigError: more blocks are configured than slots can be numbered.
         OutOfDeviceMemoryError: not even `MIN_BLOCKS` pages fit.
     """
     most = MAX_SLOTS // max(group.block_size for group in layout.groups)
+    num_blocks = cache.num_blocks
     if num_blocks is None:
-        budget_bytes = int(free_bytes * memory_fraction)
-        num_blocks = min(budget_bytes // layout.page_bytes, most)
-        arithmetic = f"{free_bytes:,} bytes free x {memory_fraction:g} / {layout.page_bytes:,}"
+        budget_bytes = int(free_bytes * cache.memory_fraction)
+        arithmetic = f"{free_bytes:,} bytes free x {cache.memory_fraction:g}"
+        if step_bytes is not None:
+            kept_bytes = int(step_bytes * STEP_MARGIN)
+            budget_bytes = min(budget_bytes, free_bytes - kept_bytes)
+            arithmetic += f", at most what {kept_bytes:,} for steps leave, as measured"
+        num_blocks = min(max(0, budget_bytes) // layout.page_bytes, most)
+        arithmetic += f", / {layout.page_bytes:,}"
     elif num_blocks > most:
         raise ConfigError(
             "more slots than fit 32 bits",
@@ -56,7 +66,8 @@ def choose_num_blocks(
         raise OutOfDeviceMemoryError(
             wanted_bytes=wanted_bytes,
             free_bytes=free_bytes,
-            hint="raise cache.memory_fraction, lower cache.num_blocks or cache.block_size",
+            hint="raise cache.memory_fraction, lower cache.num_blocks, cache.block_size or, as "
+            "steps need memory too, scheduler.max_num_batched_tokens",
         )
     tokens = max_tokens_held(layout.groups, num_blocks - 1)
     logger.info(
