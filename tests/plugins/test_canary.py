@@ -19,6 +19,8 @@ from deepinfer_core.plugin_checks import HOOKS
 from deepinfer_core.plugins import PluginHost
 
 HERE = Path(__file__).parent / "canary_1_0"
+ADDED_SINCE = {"deepinfer_missing_devices"}
+"""Hooks that API 1.0 did not have when this vendor was written."""
 
 
 class Facts:
@@ -37,7 +39,7 @@ def test_it_loads_and_uses_every_hook(host):
     record = host.plugins[1]
     assert (record.name, record.distribution, record.version) == ("canary", "canary-vendor", "1.0")
     assert record.state == "loaded"
-    assert set(record.hooks) == set(HOOKS)
+    assert set(record.hooks) == set(HOOKS) - ADDED_SINCE
 
 
 def test_its_device_is_found_and_driven(host):
@@ -59,7 +61,7 @@ def test_every_record_arrives(host):
         KVConnectorSpec,
         StatLoggerSpec,
     ):
-        assert [record.name for record in host.targets(kind)] == ["canary"]
+        assert host.targets(kind)[-1].name == "canary"  # core's own come first
     assert host.kv_layouts(device)[0].block_sizes == (16,)
     assert host.check_config(EngineConfig.from_flat("m", block_size=16), device) == []
     (issue,) = host.check_config(EngineConfig.from_flat("m", block_size=24), device)
