@@ -19,6 +19,8 @@ from deepinfer_core.testing.subject import make_subject
 from deepinfer_core.testing.trial import Trial
 
 CASES = {
+    ("attn.merge", "cuda.triton", "float32"): ("9x64", "9x20"),
+    ("attn.merge", "cuda.triton", "float16"): ("9x20",),
     ("attn.sparse_mla", "cuda.triton", "float32"): (
         *("one-16x80x64x24", "all-3x26x20x5", "records-656-16x80x64x24"),
         *("records-584-3x26x20x5", "records-528-16x80x64x24", "records-528+288-16x80x64x24"),

@@ -7,6 +7,7 @@ from deepinfer_cuda.claims.claim import INVARIANT, LAWS, claim
 FEATURES = ("varlen", "window", "sinks", "softcap", "lse_out", "strided_cache")
 
 KERNELS = (
+    claim("attn.merge", "merge:merge"),
     claim("attn.paged", "paged:paged", *FEATURES, laws=LAWS, plan="paged:plan"),
     claim(
         "attn.paged",

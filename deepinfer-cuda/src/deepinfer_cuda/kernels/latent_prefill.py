@@ -1,6 +1,7 @@
 """Expanded latent attention: keys and values of some heads at a time, from latents side by side.
 
-The products are torch's. How many heads are expanded at once is bounded by memory.
+The products are torch's, and long chunks go through torch's fused attention where it takes such
+heads. How many heads are expanded at once is bounded by memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from torch import Tensor
 
 from deepinfer_cuda.heuristics_latent import ExpandedLaunch, expanded_launch, heads_at_a_time
 from deepinfer_cuda.kernels.attend_expanded import expanded_kernel, gather_kernel
+from deepinfer_cuda.kernels.fused import is_fused
+from deepinfer_cuda.kernels.join_keys import join_keys
 from deepinfer_cuda.kernels.limits import dtype_name, shared_bytes
+from deepinfer_cuda.kernels.long_chunks import attend_parts
+
+MIN_FUSED = 2048
+"""Queries of a chunk from which joining keys for torch's fused attention is worth it: measured on
+an H200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,9 @@ def mla_prefill(
     for first in range(0, num_heads, group):
         matrices = weight[first : first + group]
         kv = torch.mm(latents, matrices.reshape(-1, rank).t())
-        _attend(q, kv, rows, meta, steps, o, lse, first, rank, scale, launch, return_lse)
+        heads = slice(first, first + len(matrices))
+        if return_lse or not _attend_fused(q[:, heads], kv, rows, meta, o[:, heads], scale):
+            _attend(q, kv, rows, meta, steps, o, lse, first, rank, scale, launch, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -108,6 +118,34 @@ def _gather(cache: Tensor, slots: Tensor) -> Tensor:
         num_warps=2,
     )
     return rows
+
+
+def _attend_fused(
+    q: Tensor, kv: Tensor, rows: Tensor, meta: AttentionMeta, o: Tensor, scale: float
+) -> bool:
+    """Request by request, some heads of long chunks; False: nothing was done.
+
+    The bounds of such requests are exact: a chunk of a prompt has no drafts before it.
+    """
+    if q.dtype == torch.float32 or min(meta.query_lens) < MIN_FUSED:
+        return False
+    num_heads, value_dim = q.shape[1], o.shape[2]
+    kv = kv.view(len(kv), num_heads, -1)
+    nope_dim = kv.shape[2] - value_dim
+    rope = rows[:, rows.shape[1] - (q.shape[2] - nope_dim) :]
+    keys, values = (
+        x.transpose(0, 1).unsqueeze(0) for x in (join_keys(kv, rope, nope_dim), kv[..., nope_dim:])
+    )
+    queries = q.transpose(0, 1).unsqueeze(0)
+    if not is_fused(queries, keys, values):
+        return False
+    first = row = 0
+    for count, length in zip(meta.query_lens, meta.seq_len_bounds, strict=True):
+        last, row_end = first + count, row + length
+        own = (keys[:, :, row:row_end], values[:, :, row:row_end])
+        o[first:last] = attend_parts(queries[:, :, first:last], *own, scale)
+        first, row = last, row_end
+    return True
 
 
 def _attend(

@@ -62,21 +62,44 @@ def paged(
         is_plain = options[1:] == (None, None, None, False) and q.dtype != torch.float32
         if not isinstance(plan, Tiles):
             _attend_decode(q, k_cache, v_cache, meta, o, lse, *options)
-        elif is_plain and all(count >= MIN_LONG for count in meta.query_lens):
-            _attend_long(q, k_cache, v_cache, meta, o, scale)
+        elif is_plain and meta.max_query_len >= MIN_LONG:
+            o = _attend_long(q, k_cache, v_cache, meta, o, lse, scale)
         else:
             _attend_chunks(q, k_cache, v_cache, meta, plan, o, lse, *options)
     return (o, lse) if return_lse else o
 
 
 def _attend_long(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, o: Tensor, scale: float
-) -> None:
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    meta: AttentionMeta,
+    o: Tensor,
+    lse: Tensor,
+    scale: float,
+) -> Tensor:
+    """Long chunks one by one, all others together."""
+    if meta.num_reqs == 1:
+        return attend_long(q, k_cache, v_cache, meta, 0, scale).contiguous()
+    if min(meta.query_lens) < MIN_LONG:
+        tiles = meta.plans.get("cuda.paged/short")
+        if tiles is None:
+            tiles = meta.plans["cuda.paged/short"] = _plan_short(q, k_cache, meta)
+        _attend_chunks(q, k_cache, v_cache, meta, tiles, o, lse, scale, None, None, None, False)
     first = 0
     for request, count in enumerate(meta.query_lens):
         rows = slice(first, first + count)
-        o[rows] = attend_long(q[rows], k_cache, v_cache, meta, request, scale)
+        if count >= MIN_LONG:
+            o[rows] = attend_long(q[rows], k_cache, v_cache, meta, request, scale)
         first += count
+    return o
+
+
+def _plan_short(q: Tensor, k_cache: Tensor, meta: AttentionMeta) -> Tiles:
+    num_kv_heads, head_dim = k_cache.shape[2:]
+    limit = shared_bytes(q.device)
+    launch = prefill_launch(q.shape[1] // num_kv_heads, head_dim, dtype_name(q.dtype), limit)
+    return plan_tiles(meta, launch.queries_per_tile, below=MIN_LONG)
 
 
 def _attend_chunks(
