@@ -61,6 +61,21 @@ __device__ __forceinline__ float low_of(u32 pair) { return widen(pair & 0xffff);
 
 __device__ __forceinline__ float high_of(u32 pair) { return widen(pair >> 16); }
 
+__device__ __forceinline__ u32 add(u32 a, u32 b) { return pack(low_of(a) + low_of(b), high_of(a) + high_of(b)); }
+
+__device__ __forceinline__ float square_of(u32 pair) { return low_of(pair) * low_of(pair) + high_of(pair) * high_of(pair); }
+
+// Rounded as the op rounds.
+__device__ __forceinline__ u32 scale(u32 pair, float factor, u32 weight) {
+    const u32 even = pack(low_of(pair) * factor, high_of(pair) * factor);
+    return pack(low_of(even) * low_of(weight), high_of(even) * high_of(weight));
+}
+
+// Of the i-th vector of x that a lane holds, within what its warp takes of each piece.
+__device__ __forceinline__ int first_column(int i) {
+    return i / (BLOCKS * VECTORS) * PIECE + i / VECTORS % BLOCKS * SPAN + i % VECTORS * 8;
+}
+
 // Two of four codes, as numbers.
 template <int HALF>
 __device__ __forceinline__ u32 decode(u32 codes) {
@@ -164,28 +179,18 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
     };
 #if NORMED
     float square = 0;
-    const auto for_each = [&](auto change) {
 #pragma unroll
-        for (int piece = 0; piece < KEPT; piece++)
-#pragma unroll
-            for (int block = 0; block < BLOCKS; block++)
-#pragma unroll
-                for (int i = 0; i < VECTORS; i++) {
-                    uint4& own = rows[piece][block][i];
-                    change(own, piece * PIECE + warp * COLUMNS + block * SPAN + quad * QUARTER + i * 8);
-                }
-    };
-    for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
-    for_each([&](uint4& own, int column) {
+    for (int i = 0; i < KEPT * BLOCKS * VECTORS; i++) {
+        const int column = first_column(i) + warp * COLUMNS + quad * QUARTER;
+        uint4& own = rows[i / (BLOCKS * VECTORS)][i / VECTORS % BLOCKS][i % VECTORS];
+        own = own_row ? *reinterpret_cast<const uint4*>(own_row + column) : make_uint4(0, 0, 0, 0);
         if (NORMED == 2 && own_row) {
             const uint4 more = *reinterpret_cast<const uint4*>(residual + group * residual_stride + column);
-            const auto add = [&](u32& a, u32 b) { a = pack(low_of(a) + low_of(b), high_of(a) + high_of(b)); };
-            add(own.x, more.x), add(own.y, more.y), add(own.z, more.z), add(own.w, more.w);
+            own = {add(own.x, more.x), add(own.y, more.y), add(own.z, more.z), add(own.w, more.w)};
             if (blockIdx.x == 0) *reinterpret_cast<uint4*>(total_rows + (long long)group * size + column) = own;
         }
-        const auto count = [&](u32 a) { square += low_of(a) * low_of(a) + high_of(a) * high_of(a); };
-        count(own.x), count(own.y), count(own.z), count(own.w);
-    });
+        square += square_of(own.x) + square_of(own.y) + square_of(own.z) + square_of(own.w);
+    }
     square += __shfl_xor_sync(~0u, square, 1);
     square += __shfl_xor_sync(~0u, square, 2);
     if (quad == 0) sums[warp * ROWS + group] = square;
@@ -194,15 +199,14 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
     for (int other = 0; other < WARPS; other++) square += sums[other * ROWS + group];
     asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
     const float factor = rsqrtf(square / size + eps);
-    for_each([&](uint4& own, int column) {
+#pragma unroll
+    for (int i = 0; i < KEPT * BLOCKS * VECTORS; i++) {
+        const int column = first_column(i) + warp * COLUMNS + quad * QUARTER;
         const uint4 weight = *reinterpret_cast<const uint4*>(norm_weight + column);
-        // Rounded as the ops that this one stands for round.
-        const auto scale = [&](u32& a, u32 b) {
-            const u32 even = pack(low_of(a) * factor, high_of(a) * factor);
-            a = pack(low_of(even) * low_of(b), high_of(even) * high_of(b));
-        };
-        scale(own.x, weight.x), scale(own.y, weight.y), scale(own.z, weight.z), scale(own.w, weight.w);
-    });
+        uint4& own = rows[i / (BLOCKS * VECTORS)][i / VECTORS % BLOCKS][i % VECTORS];
+        own = {scale(own.x, factor, weight.x), scale(own.y, factor, weight.y), scale(own.z, factor, weight.z),
+               scale(own.w, factor, weight.w)};
+    }
 #endif
     // LAYOUT: each lane holds one of the scales that its warp needs for a tile, by piece.
     float2 next_scales;
