@@ -18,12 +18,13 @@ if str(SOURCES[-1]) not in sys.path:
 
 @pytest.fixture(scope="session")
 def run_program():
-    """run_program(*words): what Python prints for them, in a fresh process."""
+    """run_program(*words, **variables): what Python prints for them, in a fresh process."""
 
-    def run(*words):
+    def run(*words, **variables):
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
             "OMP_NUM_THREADS": "1",
+            **variables,
         }
         command = [sys.executable, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_ascend.claims import attention, dense, moe, rows, streams
+from deepinfer_ascend.claims import attention, dense, moe, portable, rows, streams
 from deepinfer_ascend.soc import Soc
 
-FAMILIES = (rows, dense, attention, moe, streams)
+FAMILIES = (rows, dense, attention, moe, streams, portable)
 
 
 def all_kernels(soc: Soc) -> list[KernelSpec]:

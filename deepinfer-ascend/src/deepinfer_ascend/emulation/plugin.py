@@ -7,6 +7,7 @@ The kernels are those of the real plugin, claim by claim. Light: torch is import
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from deepinfer_core import hookimpl
@@ -20,7 +21,11 @@ from deepinfer_core.plugin_api import (
 )
 
 from deepinfer_ascend import plugin
+from deepinfer_ascend.claims.portable import PROVIDER
 from deepinfer_ascend.soc import KIND, SOCS, Soc
+
+INTERPRET = "TRITON_INTERPRET"
+"""Set to 1 when the process starts, it lets Triton run on a CPU: then its kernels are here too."""
 
 
 class EmulatedPlugin:
@@ -58,6 +63,8 @@ class EmulatedPlugin:
     @hookimpl
     def deepinfer_kernels(self, device: DeviceInfo) -> list[KernelSpec]:
         kernels = plugin.deepinfer_kernels(device)
+        if os.environ.get(INTERPRET) != "1":
+            kernels = [kernel for kernel in kernels if kernel.provider != PROVIDER]
         return [_widened(kernel) for kernel in kernels] if self.is_wide else kernels
 
 
