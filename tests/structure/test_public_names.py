@@ -17,8 +17,8 @@ CORE = {
 PLUGIN_API_1_0 = {
     "API_VERSION", "FEATURES", "PROJECT_NAME", "AnswerText", "Caps", "CapturedGraph", "CommandSpec",
     "DeviceEvent", "DeviceInfo", "DeviceRuntime", "EncodedChat", "GrammarBackendSpec", "HostInfo",
-    "Issue", "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "ModelFacts",
-    "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec",
+    "Issue", "KVConnectorSpec", "KVLayoutSpec", "KernelPolicy", "KernelSpec", "MeasuresMemory",
+    "ModelFacts", "ModelSpec", "Numerics", "PluginInfo", "Problem", "ProposerSpec", "QuantSchemeSpec",
     "ReadsImages", "Reason", "ReasoningText", "Recipe", "RecipeSpec", "ReplyEvent", "ReplyParser",
     "RgbImage", "StageSpec", "StatLoggerSpec", "TargetRecord", "ToolCallArguments", "ToolCallStart",
     "hookimpl", "load_target", "range_problem", "target_problem",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,6 +15,7 @@ from deepinfer_cuda.checks import why_unusable
 from deepinfer_cuda.probe import driver_versions
 from deepinfer_cuda.tuned import use_device
 
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 WARM_UP_RUNS = 2
 """Of what is captured: libraries and kernels make their handles and code in the first."""
 
@@ -34,6 +36,7 @@ class CudaRuntime:
             raise PlatformError(
                 why_unusable(torch.__version__, torch.version.cuda, driver_versions())
             )
+        set_allocator()
         use_device(torch.cuda.get_device_name(device.index))
         self.index = device.index
         self.torch_device = f"cuda:{device.index}"
@@ -94,6 +97,15 @@ class CudaRuntime:
             function()
         self._graph_pool = graph.pool()
         return graph
+
+
+def set_allocator() -> None:
+    """Let torch grow the memory that it holds, as chunks of all lengths would leave gaps in it.
+
+    Only before anything is allocated, and not where a person has set something.
+    """
+    if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
 class _Event:

@@ -13,7 +13,10 @@ import torch.distributed as dist
 from deepinfer_core.models.coded import keep_stored_codes
 from deepinfer_core.models.loader import build_model, load_weights
 from deepinfer_core.ops.table import reference_table
+from deepinfer_core.parallel.launch import join_mesh
 from deepinfer_core.parallel.mesh import Mesh
+from deepinfer_core.plugin_api import DeviceInfo
+from deepinfer_core.runtime.device import CpuRuntime
 from deepinfer_core.testing.drafting import DraftRunner, load_with_drafter
 from deepinfer_core.testing.forward import HandRunner
 from deepinfer_core.text.loading import load_tokenizer
@@ -64,8 +67,8 @@ def draft(directory, mesh):
 def main(directory, rank):
     torch.set_num_threads(1)
     store = dist.FileStore(str(directory / "rendezvous"), NUM_RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
-    mesh = Mesh(dist.group.WORLD)
+    runtime = CpuRuntime(DeviceInfo(kind="cpu"))
+    mesh = join_mesh(runtime, rank=rank, num_ranks=NUM_RANKS, store=store)
     for name, options in json.loads((directory / "cases.json").read_text()).items():
         run = draft if options.pop("drafts", False) else compute
         results = {"shared": run(directory / name, mesh, **options)}
