@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import deepinfer_cuda.plugin
+from deepinfer_core.bench.invariance import measure_invariance
 from deepinfer_core.bench.open_engine import protocol_config
-from deepinfer_core.bench.protocol import parse_tests, run_protocol
+from deepinfer_core.bench.protocol import parse_tests
 from deepinfer_core.config import EngineConfig
 from deepinfer_core.config_sources import resolve_config
 from deepinfer_core.plugins import PluginHost
@@ -84,33 +85,14 @@ def summary(report: VerifyReport) -> dict[str, Any]:
 
 
 def cost() -> dict[str, Any]:
-    """Milliseconds of each test with and without the mode, and their ratio; an 8B model."""
+    """What the mode costs an 8B model."""
     with shape() as path:
-        plain, invariant = (
-            times(path, COST_TESTS, batch_invariant=is_on) for is_on in (False, True)
-        )
-    figures = {
-        name: {
-            "plain_ms": plain[name],
-            "invariant_ms": invariant[name],
-            "ratio": invariant[name] / plain[name],
-        }
-        for name in plain
-    }
-    return {"passed": True, "figures": figures}
-
-
-def times(directory: Path, tests: str, **fields: Any) -> dict[str, float]:
-    flags = {"model": str(directory), "load_format": "dummy", "dtype": "bfloat16", **fields}
-    config = protocol_config(resolve_config(flags=flags, env={}))
-    report = run_protocol(config, parse_tests(tests), host=cuda_host())
-    if errors := [result["error"] for result in report["results"] if "error" in result]:
-        raise RuntimeError("; ".join(errors))
-    figures = {"decode": "step_ms", "ttft": "ttft_ms"}
-    return {
-        f"{result['test']} {result['batch']} x {result['inp']}": result[figures[result["test"]]]
-        for result in report["results"]
-    }
+        flags = {"model": str(path), "load_format": "dummy", "dtype": "bfloat16"}
+        config = protocol_config(resolve_config(flags=flags, env={}))
+        report = measure_invariance(config, parse_tests(COST_TESTS), repeats=2, host=cuda_host())
+    results = report["plain"]["results"] + report["invariant"]["results"]
+    errors = [result["error"] for result in results if "error" in result]
+    return {"passed": not errors, "costs": report["costs"], "errors": errors}
 
 
 def cuda_host() -> PluginHost:

@@ -74,15 +74,18 @@ def test_an_8b_model_may_have_fewer_layers_and_has_a_tokenizer(script):
         assert (path / "tokenizer.json").exists()
 
 
-def test_what_the_mode_costs_is_told_for_each_test(script, monkeypatch):
+def test_what_the_mode_costs_fails_where_a_test_cannot_be_run(script, monkeypatch):
     invariance = script("ci_invariance")
-    figures = {False: {"decode 1 x 9": 4.0}, True: {"decode 1 x 9": 5.0}}
-    monkeypatch.setattr(
-        invariance, "times", lambda path, tests, batch_invariant: figures[batch_invariant]
-    )
-    assert invariance.cost()["figures"] == {
-        "decode 1 x 9": {"plain_ms": 4.0, "invariant_ms": 5.0, "ratio": 1.25}
-    }
+    costs = [{"test": "decode", "batch": 1, "ratio": 1.25}]
+
+    def measure(config, tests, **options):
+        assert config.model.load_format == "dummy"
+        results = [{"test": test.kind} for test in tests]
+        broken = [*results[1:], {"test": "ttft", "error": "no memory"}]
+        return {"costs": costs, "plain": {"results": results}, "invariant": {"results": broken}}
+
+    monkeypatch.setattr(invariance, "measure_invariance", measure)
+    assert invariance.cost() == {"passed": False, "costs": costs, "errors": ["no memory"]}
 
 
 def test_every_check_is_in_one_share(script, monkeypatch):

@@ -30,6 +30,7 @@ MEASURE_OPS = "deepinfer_core.bench.op_steps:measure_ops"
 OPS_OPTIONS = "deepinfer_core.bench.op_steps:OpsOptions"
 DRAW_OPS = "deepinfer_core.bench.op_plot:draw_ops"
 RUN_PROTOCOL = "deepinfer_core.bench.protocol:run_protocol"
+MEASURE_INVARIANCE = "deepinfer_core.bench.invariance:measure_invariance"
 PARSE_TESTS = "deepinfer_core.bench.protocol:parse_tests"
 WRITE_JSON = "deepinfer_core.bench.report:write_json"
 
@@ -47,6 +48,10 @@ Tests = Annotated[
 ]
 Repeats = Annotated[int, typer.Option(help="Runs of each decode and first-token test.", min=1)]
 Seed = Annotated[int, typer.Option(help="Of the prompts, which are random ids.")]
+InvarianceCost = Annotated[
+    bool,
+    typer.Option("--invariance-cost", help="Run with and without --batch-invariant, and compare."),
+]
 Output = Annotated[
     Path | None, typer.Option(help="Directory for the report's files.", show_default=False)
 ]
@@ -98,19 +103,22 @@ def protocol(
     tests: Tests = "std",
     repeats: Repeats = 3,
     seed: Seed = 0,
+    invariance_cost: InvarianceCost = False,
     output: Output = None,
     as_json: JsonOption = False,
 ) -> None:
     """Decode steps, first tokens and throughput by a protocol that other engines can run, too.
 
-    Prints a line RESULT with JSON for each test. Without other settings: no prefix cache, 256
-    requests, 16,384 tokens a step.
+    Prints a line RESULT with JSON for each test, and a line COST where two are compared. Without
+    other settings: no prefix cache, 256 requests, 16,384 tokens a step.
 
     Examples:
 
       deepinfer bench protocol ./Qwen3-8B --load-format dummy --dtype bfloat16
 
       deepinfer bench protocol model.gguf --tests lat:4:128:32,ttft:1:512 --output build/bench
+
+      deepinfer bench protocol model.gguf --tests smoke --invariance-cost
     """
     wanted = load_target(PARSE_TESTS)(tests)
     config = with_model(engine, path, load_target(CONFIGURE))
@@ -119,12 +127,14 @@ def protocol(
         if not as_json:
             print("RESULT", json.dumps(_rounded(result)), flush=True)
 
+    run = load_target(MEASURE_INVARIANCE if invariance_cost else RUN_PROTOCOL)
     with stderr().status("starting") as status:
-        report = load_target(RUN_PROTOCOL)(
-            config, wanted, repeats=repeats, seed=seed, tell=status.update, emit=emit
-        )
+        report = run(config, wanted, repeats=repeats, seed=seed, tell=status.update, emit=emit)
     if as_json:
         print_json(report)
+    else:
+        for cost in report.get("costs", ()):
+            print("COST", json.dumps(_rounded(cost)), flush=True)
     if output is not None:
         _say_written(load_target(WRITE_JSON)(report, output / "protocol.json"))
 
