@@ -70,8 +70,8 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, int | bool]]] = {
     ),
 }
 """Op -> program, types of its arguments by their names without `_ptr`, and constants."""
-NO_TOOLKIT = "hivmc"
-"""The chip's own compiler, which is what the middle end calls last."""
+NO_TOOLKIT = "External hivmc run fails"
+"""What the middle end says when all that is missing is the chip's own compiler, called last."""
 
 
 def lower(name: str, chip: str, compiler: str | None) -> str:
