@@ -253,6 +253,29 @@ def test_an_op_that_turns_out_to_need_the_host_switches_graphs_off(
     assert "op by op: attn.paged (slow) cannot be recorded" in caplog.text
 
 
+def test_when_the_time_for_recording_is_up_larger_sizes_serve(make_engine, monkeypatch):
+    """The first run of a step, in which kernels are compiled, is none of that time."""
+    clock = [0.0]
+    monkeypatch.setattr(graphs.time, "perf_counter", lambda: clock[0])
+
+    class SlowRuntime(RecordingRuntime):
+        def capture(self, function):
+            clock[0] += 60.0
+            graph = super().capture(function)
+            clock[0] += 4.0
+            return graph
+
+    runtime, expected = SlowRuntime(), tokens(make_engine(None), PROMPTS)
+    engine = make_engine(runtime)
+    for size in (3, 5, 1):  # records 4, 8 and 1, and 10 seconds are over
+        assert tokens(engine, PROMPTS[:size]) == expected[:size]
+    assert sorted(engine.runner.graphs._recorded) == [1, 4, 8]
+    num_replays = runtime.num_replays
+    assert tokens(engine, PROMPTS[:2]) == expected[:2]
+    assert runtime.num_captures == 3
+    assert runtime.num_replays == num_replays + 5
+
+
 def test_a_size_that_does_not_fit_runs_op_by_op(make_engine):
     """Memory that runs out while a step is recorded costs that step, not every one after it."""
 

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 MAX_SIZE = 256
 """Larger steps take so long that launching them op by op hides behind the work."""
+MAX_RECORDING_S = 10.0
+"""In all, without the time in which kernels are compiled; from then on sizes that are recorded serve
+smaller steps, too."""
 MAX_AHEAD_S = 10.0
 """For recording before the first request; what is left is recorded when it is used."""
 
@@ -87,6 +90,7 @@ class DecodeGraphs:
         """Of the largest size; those of smaller ones are its first rows."""
         self._recorded: dict[int, tuple[CapturedGraph, list[Tensor]]] = {}
         self._refused: set[int] = set()
+        self._recording_s = 0.0
 
     def logits(self, batch: ForwardBatch) -> Tensor | None:
         """[B, V] of a step of B requests with one token each; valid until the next call.
@@ -94,8 +98,10 @@ class DecodeGraphs:
         None, and the step is to run op by op, if there is no memory to record its size.
         """
         count = len(batch.input_ids)
-        static = self._filled(batch)
-        size = len(static.input_ids)
+        size = self._size_for(count)
+        if size is None:
+            return None
+        static = self._filled(batch, size)
         if size not in self._recorded and not self._record(static):
             return None
         graph, results = self._recorded[size]
@@ -125,7 +131,8 @@ class DecodeGraphs:
 
         For tools that look at single ops.
         """
-        return self._forward(self._filled(batch))[: len(batch.input_ids)]
+        count = len(batch.input_ids)
+        return self._forward(self._filled(batch, self._least_size(count)))[:count]
 
     def fits(self, batch: ForwardBatch) -> bool:
         """Whether a step is of one token per request, few enough, of text, and replays nothing."""
@@ -133,17 +140,29 @@ class DecodeGraphs:
         is_plain = batch.images is None and meta.window_starts is None
         if not is_plain or meta.max_query_len != 1 or meta.num_reqs > self._sizes[-1]:
             return False
-        return self._size_for(meta.num_reqs) not in self._refused
+        return self._size_for(meta.num_reqs) is not None
 
-    def _size_for(self, count: int) -> int:
+    def _least_size(self, count: int) -> int:
         return self._sizes[bisect_left(self._sizes, count)]
+
+    def _size_for(self, count: int) -> int | None:
+        """The size that a step of `count` tokens is filled up to; None: it runs op by op."""
+        size = self._least_size(count)
+        if size in self._recorded:
+            return size
+        if self._recording_s < MAX_RECORDING_S:
+            return None if size in self._refused else size
+        return min((larger for larger in self._recorded if larger > size), default=None)
 
     def _record(self, static: ForwardBatch) -> bool:
         """Whether there was memory for it."""
         size, results = len(static.input_ids), list[Tensor]()
+        begun_s, compiling_s = time.perf_counter(), 0.0
 
         def forward() -> None:
+            nonlocal compiling_s
             results[:] = [self._forward(static)]
+            compiling_s = compiling_s or time.perf_counter() - begun_s
             if unsafe := self._find_unsafe():
                 raise UnsafeOpsError(unsafe)  # before the run that would be recorded
 
@@ -158,6 +177,7 @@ class DecodeGraphs:
             self._refused.add(size)
             return False
         self._recorded[size] = graph, results
+        self._recording_s += time.perf_counter() - begun_s - compiling_s
         if self._earlier is not None:
             self._earlier.add(size)
         logger.info("recorded a step of %d tokens", size)
@@ -169,11 +189,11 @@ class DecodeGraphs:
         hidden_states = self._model.forward(replace(static, attention=attention))
         return self._model.compute_logits(hidden_states)
 
-    def _filled(self, batch: ForwardBatch) -> ForwardBatch:
-        """The tensors of the next recorded size, with a step copied into them."""
+    def _filled(self, batch: ForwardBatch, size: int) -> ForwardBatch:
+        """The tensors of a size, with a step copied into them."""
         if self._batch is None:
             self._batch = self._allocate(batch)
-        static = _first_rows(self._batch, self._size_for(len(batch.input_ids)))
+        static = _first_rows(self._batch, size)
         _copy(batch, static, len(batch.input_ids))
         return static
 
