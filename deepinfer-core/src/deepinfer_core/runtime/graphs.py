@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 MAX_SIZE = 256
 """Larger steps take so long that launching them op by op hides behind the work."""
 MAX_RECORDING_S = 10.0
-"""In all, without the time in which kernels are compiled; from then on sizes that are recorded serve
-smaller steps, too."""
+"""In all, without the time in which kernels are compiled; from then on larger sizes that are
+recorded serve smaller steps, too."""
 MAX_AHEAD_S = 10.0
 """For recording before the first request; what is left is recorded when it is used."""
 
