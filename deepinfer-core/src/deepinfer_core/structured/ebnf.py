@@ -71,10 +71,12 @@ def repeat(item: str, least: int, most: int | None) -> str:
         return '""'
     if (least, most) == (1, 1):
         return item
+    is_class = item.startswith("[") and item.endswith("]") and item.count("[") == 1
+    group = item if is_class else f"({item})"
     short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
     if short is not None:
-        return f"({item}){short}"
-    return f"({item}){{{least},{'' if most is None else most}}}"
+        return f"{group}{short}"
+    return f"{group}{{{least},{'' if most is None else most}}}"
 
 
 class Rules:

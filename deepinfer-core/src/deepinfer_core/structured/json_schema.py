@@ -12,35 +12,30 @@ from typing import Any
 
 from deepinfer_core.errors import GrammarError
 from deepinfer_core.structured.ebnf import (
-    Ranges,
     Rules,
     char_class,
     complement,
     literal,
-    make_ranges,
-    minus,
     of_characters,
     repeat,
 )
 from deepinfer_core.structured.formats import FORMATS
+from deepinfer_core.structured.json_strings import (
+    JSON_WRITER,
+    StringRules,
+    write_character,
+    write_run,
+)
 from deepinfer_core.structured.json_values import FIELD, canonical, kind_of, parse, refuse
 from deepinfer_core.structured.numbers import integer_expression, number_expression
 from deepinfer_core.structured.objects import ObjectWriter
-from deepinfer_core.structured.regex import Writer, expression, parse_regex
+from deepinfer_core.structured.regex import PLAIN_WRITER, Writer, expression, parse_regex
 from deepinfer_core.structured.schema_keywords import Schema, Shape
 from deepinfer_core.structured.shapes import ShapeReader
 
 MAX_RULES = 20_000
 MAX_COUNT = 20_000
 """Of characters or items, in a bound of a schema."""
-
-_MUST_ESCAPE = make_ranges([(0, 0x1F), *of_characters('"\\')])
-_SHORT = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t", '"': '"', "\\": "\\"}
-_HEX = "[0-9a-fA-F]"
-_ESCAPE = (
-    rf'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}} | '
-    rf'[dD] [89abAB] {_HEX}{{2}} "\\" "u" [dD] [c-fC-F] {_HEX}{{2}}))'
-)
 
 
 def schema_rules(schema: str, *, max_whitespace: int) -> str:
@@ -52,21 +47,6 @@ def schema_rules(schema: str, *, max_whitespace: int) -> str:
     rules = Rules()
     rules.root = SchemaWriter(parse(schema), rules, max_whitespace=max_whitespace).root()
     return rules.text()
-
-
-def write_json(ranges: Ranges) -> str:
-    """One character out of some, as a JSON string has it; each in one way."""
-    parts = []
-    if plain := minus(ranges, _MUST_ESCAPE):
-        parts.append(char_class(plain))
-    for low, high in ranges:
-        for code in range(low, min(high, 0x5C) + 1):
-            character = chr(code)
-            if character in _SHORT:
-                parts.append(literal(f"\\{_SHORT[character]}"))
-            elif code < 0x20:
-                parts.append(literal(f"\\u{code:04x}"))
-    return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
 
 
 class SchemaWriter:
@@ -84,8 +64,7 @@ class SchemaWriter:
         self._names: dict[str, str | None] = {}
         space = repeat("[ \\n\\t\\r]", 0, max_whitespace)
         self._space = rules.add("space", space)
-        self._character = rules.add("char", f"{char_class(complement(_MUST_ESCAPE))} | {_ESCAPE}")
-        self._plain_character = rules.add("plain", write_json(complement(())))
+        self._strings = StringRules(rules)
 
     def root(self) -> str:
         """The rule of the whole schema.
@@ -121,7 +100,7 @@ class SchemaWriter:
                 values = [parse(value) for value in shape.values]
                 bodies += [literal(value) for value in values if isinstance(value, str)]
             elif "string" in shape.types:
-                bodies.append(self._inside(shape, "#", char_class, char_class(complement(()))))
+                bodies.append(self._raw(shape, "#"))
         return " | ".join(dict.fromkeys(bodies)) or None
 
     def rule(self, schema: Schema, path: str) -> str | None:
@@ -169,28 +148,36 @@ class SchemaWriter:
         return written
 
     def _string(self, shape: Shape, path: str) -> str:
-        return f'"\\"" {self._inside(shape, path, write_json, self._character)} "\\""'
+        inside = self._limited(shape, path, JSON_WRITER)
+        if inside is not None:
+            return f'"\\"" {inside} "\\""'
+        return self._strings.bounded(*_bounded(shape.min_length, shape.max_length, path))
 
-    def _inside(self, shape: Shape, path: str, write: Writer, character: str) -> str:
-        """Characters of a string.
+    def _raw(self, shape: Shape, path: str) -> str:
+        """A string without quotes and escapes."""
+        inside = self._limited(shape, path, PLAIN_WRITER)
+        if inside is not None:
+            return inside
+        least, most = _bounded(shape.min_length, shape.max_length, path)
+        return repeat(char_class(complement(())), least, most)
 
-        Args:
-            write: writes some of them. character: any of them.
-        """
+    def _limited(self, shape: Shape, path: str, write: Writer) -> str | None:
+        """Characters that a pattern or a format asks for; None: there is none."""
         limits = [*shape.patterns, *shape.formats]
-        bounded = (shape.min_length, shape.max_length) != (0, None)
-        if len(limits) + bounded > 1:
+        is_bounded = (shape.min_length, shape.max_length) != (0, None)
+        if len(limits) + is_bounded > 1:
             refuse(
                 path,
                 "pattern, format and lengths cannot be held together; write them as one pattern",
             )
         if not limits:
-            count = _bounded(shape.min_length, shape.max_length, path)
-            return repeat(character, *count)
+            return None
         if shape.formats and shape.formats[0] not in FORMATS:
             known = ", ".join(sorted(FORMATS))
-            refuse(f"{path}/format", f"{limits[0]!r} cannot be enforced, only {known} can; leave "
-                   "it out or use a pattern")  # fmt: skip
+            refuse(
+                f"{path}/format",
+                f"{limits[0]!r} cannot be enforced, only {known} can; leave it out or use a pattern",
+            )
         pattern = FORMATS[shape.formats[0]] if shape.formats else shape.patterns[0]
         field = f"{FIELD}: {path}/pattern"
         node = parse_regex(pattern, field=field)
@@ -246,10 +233,10 @@ class SchemaWriter:
         rule = self.rule(shape.additional, f"{path}/additionalProperties")
         if rule is None:
             return None
-        key = repeat(self._character, 0, None)
+        key = self._strings.any
         if names:
-            key = self._other_than(names)
-        return f'"\\"" {key} "\\"" {self._space} ":" {self._space} {rule} {self._space}'
+            key = f'"\\"" {self._other_than(names)} "\\""'
+        return f'{key} {self._space} ":" {self._space} {rule} {self._space}'
 
     def _other_than(self, names: list[str]) -> str:
         """The inside of a string that is none of the names."""
@@ -262,13 +249,13 @@ class SchemaWriter:
         return self._branch(tree)
 
     def _branch(self, tree: dict[str, Any]) -> str:
-        anything = repeat(self._plain_character, 0, None)
+        anything = write_run(complement(()))
         children = {character: node for character, node in tree.items() if character}
-        others = write_json(complement(of_characters(children)))
+        others = write_character(complement(of_characters(children)))
         parts = [] if "" in tree else ['""']
         parts.append(f"{others} {anything}")
         for character, node in children.items():
-            parts.append(f"{write_json(of_characters(character))} {self._branch(node)}")
+            parts.append(f"{write_character(of_characters(character))} {self._branch(node)}")
         # A rule for each character, since backends bound how deep one is nested.
         return self._rules.add("key", " | ".join(parts))
 

@@ -19,7 +19,7 @@ from deepinfer_core.structured.ebnf import (
     repeat,
 )
 from deepinfer_core.structured.json_schema import SchemaWriter
-from deepinfer_core.structured.regex import expression, parse_regex
+from deepinfer_core.structured.regex import PLAIN_WRITER, expression, parse_regex
 
 FIELD = "structured.markup"
 
@@ -91,7 +91,7 @@ class _MarkupWriter:
             _refuse(path, "needs text")
         field = f"{FIELD}: {path}"
         node = parse_regex(value, field=field)
-        return f"({expression(node, char_class, is_search=False, field=field)})"
+        return f"({expression(node, PLAIN_WRITER, is_search=False, field=field)})"
 
     def _value(
         self, schema: Any, path: str, write: Callable[[SchemaWriter], str | None]

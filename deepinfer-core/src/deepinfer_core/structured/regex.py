@@ -36,8 +36,17 @@ ANY_BUT_NEWLINES = complement(of_characters("\n\r\u2028\u2029"))
 _CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "0": "\0"}
 _CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
 
-Writer: TypeAlias = Callable[[Ranges], str]
-"""Writes one character out of some as an expression of a grammar."""
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes characters out of some as expressions of a grammar."""
+
+    one: Callable[[Ranges], str]
+    run: Callable[[Ranges], str]
+    """Any number of them."""
+
+
+PLAIN_WRITER = Writer(char_class, lambda ranges: f"{char_class(ranges)}*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ def regex_rules(pattern: str, *, field: str) -> str:
         GrammarError: it is malformed, or of a kind that has no grammar.
     """
     node = parse_regex(pattern, field=field)
-    return Rules(expression(node, char_class, is_search=False, field=field)).text()
+    return Rules(expression(node, PLAIN_WRITER, is_search=False, field=field)).text()
 
 
 def expression(node: Node, write: Writer, *, is_search: bool, field: str) -> str:
@@ -99,7 +108,7 @@ def expression(node: Node, write: Writer, *, is_search: bool, field: str) -> str
     Raises:
         GrammarError: an anchor stands where it has no grammar.
     """
-    anything = repeat(write(complement(())), 0, None)
+    anything = write.run(complement(()))
     written = []
     for part in _alternatives(node):
         parts = list(part.parts) if isinstance(part, Sequence) else [part]
@@ -126,11 +135,14 @@ def _alternatives(node: Node) -> list[Node]:
 def _write(node: Node, write: Writer, field: str) -> str:
     match node:
         case Characters(ranges):
-            return write(ranges)
+            return write.one(ranges)
         case Sequence(parts):
             return f"({' '.join(_write(part, write, field) for part in parts)})" if parts else '""'
         case Choice(parts):
             return f"({' | '.join(_write(part, write, field) for part in parts)})"
+        case Repeat(Characters(ranges), least, None):
+            first = f"{repeat(write.one(ranges), least, least)} " if least else ""
+            return f"({first}{write.run(ranges)})"
         case Repeat(part, least, most):
             return repeat(_write(part, write, field), least, most)
         case Anchor():
