@@ -85,11 +85,14 @@ class ScaledLaunch:
     num_stages: int
 
 
-def scaled_launch(num_rows: int, num_outputs: int, size: int, group: int | None) -> ScaledLaunch:
+def scaled_launch(
+    num_rows: int, num_outputs: int, size: int, group: int | None, shared_bytes: int
+) -> ScaledLaunch:
     """For [num_rows, size] times [num_outputs, size] transposed.
 
     Args:
         group: numbers that share a scale; None: the row.
+        shared_bytes: of shared memory that the device has for one program.
     """
     if group is None or group < 128:
         rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
@@ -97,7 +100,9 @@ def scaled_launch(num_rows: int, num_outputs: int, size: int, group: int | None)
     if num_rows <= 64:
         rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
         splits = _splits(-(-num_outputs // 128), size)
-        return ScaledLaunch(rows, 128, 1, splits, True, True, num_warps=4, num_stages=6)
+        # Triton has a stage less than it is told to have, and some numbers besides.
+        num_stages = min(6, (shared_bytes - 1024) // ((rows + 128) * group) + 1)
+        return ScaledLaunch(rows, 128, 1, splits, True, True, num_warps=4, num_stages=num_stages)
     tiles = -(-num_outputs // 128) * -(-num_rows // 128)
     splits = _splits(tiles, size) if num_rows <= 512 else 1
     return ScaledLaunch(128, 128, 1, splits, False, True, num_warps=8, num_stages=4)

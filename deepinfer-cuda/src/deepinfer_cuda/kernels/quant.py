@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer_cuda.kernels.expert_tiles import Tiles
 from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
 
 BLOCK = 2048
 """Numbers that a program rounds at a time."""
+MANY_ROWS, MIN_MANY = 8, 1024
+"""Rows that a program rounds where there are as many as that at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +59,102 @@ def _codes(numbers, scale, QMAX: tl.constexpr, IS_INTEGER: tl.constexpr, TYPE: t
     return scaled.to(TYPE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def groups_kernel(
     x_ptr,
     q_ptr,
     scales_ptr,
+    num_rows,
     size,
     x_stride,
     scales_stride,
     scales_group_stride,
     QMAX: tl.constexpr,
     IS_POWER: tl.constexpr,
+    ROWS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     wait_for_inputs(OVERLAP)
     let_next_start(OVERLAP)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    mask = (rows < num_rows)[:, None, None] & (columns < size)[None, :, :]
+    x_place = x_ptr + rows[:, None, None] * x_stride + columns[None, :, :]
+    x = tl.load(x_place, mask=mask, other=0.0).to(tl.float32)
+    scale = _scale_of(tl.max(tl.abs(x), axis=2), QMAX, IS_POWER)
+    place = rows[:, None] * scales_stride + groups[None, :] * scales_group_stride
+    is_group = (rows < num_rows)[:, None] & (groups * GROUP < size)[None, :]
+    tl.store(scales_ptr + place, scale, mask=is_group)
+    full = tl.zeros_like(x) + scale[:, :, None]
+    q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + rows[:, None, None] * size + columns[None, :, :], q, mask=mask)
+
+
+@triton.jit
+def spread_kernel(
+    x_ptr,
+    q_ptr,
+    scales_ptr,
+    places_ptr,
+    size,
+    x_stride,
+    scales_stride,
+    TOP_K: tl.constexpr,
+    QMAX: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """Round some groups of a row and write them where each of its slots lies."""
+    wait_for_inputs(OVERLAP)
+    let_next_start(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    x = tl.load(x_ptr + row * x_stride + columns, mask=columns < size, other=0.0).to(tl.float32)
+    scale = _scale_of(tl.max(tl.abs(x), axis=1), QMAX, False)
+    full = tl.zeros_like(x) + scale[:, None]
+    q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
+    for k in tl.static_range(TOP_K):
+        place = tl.load(places_ptr + row * TOP_K + k).to(tl.int64)
+        bound = tl.where(place >= 0, size, 0)
+        tl.store(q_ptr + place * size + columns, q, mask=columns < bound)
+        tl.store(scales_ptr + groups * scales_stride + place, scale, mask=groups * GROUP < bound)
+
+
+@triton.jit
+def tiles_kernel(
+    x_ptr,
+    q_ptr,
+    scales_ptr,
+    count_ptr,
+    sizes_ptr,
+    size,
+    scales_stride,
+    ROWS: tl.constexpr,
+    QMAX: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """Round some groups of a row that lies in the order of tiles, if it is one of a tile's."""
+    wait_for_inputs(OVERLAP)
+    let_next_start(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    tile = row // ROWS
+    if tile >= tl.load(count_ptr):
+        return
+    if row % ROWS >= tl.load(sizes_ptr + tile):
+        return
+    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     mask = columns < size
-    x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=0.0).to(tl.float32)
-    scale = _scale_of(tl.max(tl.abs(x), axis=1), QMAX, IS_POWER)
-    place = scales_ptr + row * scales_stride + groups * scales_group_stride
-    tl.store(place, scale, mask=groups * GROUP < size)
+    x = tl.load(x_ptr + row * size + columns, mask=mask, other=0.0).to(tl.float32)
+    scale = _scale_of(tl.max(tl.abs(x), axis=1), QMAX, False)
+    tl.store(scales_ptr + groups * scales_stride + row, scale, mask=groups * GROUP < size)
     full = tl.zeros_like(x) + scale[:, None]
     q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
     tl.store(q_ptr + row * size + columns, q, mask=mask)
@@ -145,26 +220,74 @@ def act(x: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     return q, scales
 
 
-def round_groups(x: Tensor, how: Scheme, scales: Tensor) -> Tensor:
-    """Codes [T, C] of rows [T, C]; fills scales [T, ceil(C / group)], of any strides."""
+def round_groups(x: Tensor, how: Scheme, scales: Tensor, q: Tensor | None = None) -> Tensor:
+    """Codes [T, C] of rows [T, C], in q if given; fills scales [T, ceil(C / group)].
+
+    Args:
+        scales: of any strides.
+        q: contiguous.
+    """
     group = how.group
     assert group is not None
     x = x if x.stride(1) == 1 else x.contiguous()
     num_rows, size = x.shape
-    q = torch.empty((num_rows, size), dtype=how.dtype, device=x.device)
+    if q is None:
+        q = torch.empty((num_rows, size), dtype=how.dtype, device=x.device)
     if q.numel():
+        # Scales of neighbouring rows lie side by side where products read them.
+        rows = MANY_ROWS if num_rows >= MIN_MANY else 1
         num_groups = min(BLOCK // group, triton.next_power_of_2(scales.shape[1]))
-        groups_kernel[(num_rows, triton.cdiv(scales.shape[1], num_groups))](
-            x,
-            q,
-            scales,
-            size,
-            x.stride(0),
-            *scales.stride(),
+        if rows > 1:
+            num_groups = max(1, 2 * num_groups // rows)
+        groups_kernel[(triton.cdiv(num_rows, rows), triton.cdiv(scales.shape[1], num_groups))](
+            *(x, q, scales, num_rows, size, x.stride(0), *scales.stride()),
             QMAX=how.qmax,
             IS_POWER=how.is_power,
+            ROWS=rows,
             GROUP=group,
             GROUPS=num_groups,
             **overlap(x.device),
         )
     return q
+
+
+def round_slots(x: Tensor, tiles: Tiles, rows: int, top_k: int) -> tuple[Tensor, Tensor]:
+    """Rows of tokens as codes in the order of tiles, of `rows` slots each.
+
+    Returns:
+        codes [bound * rows, C] and scales [ceil(C / 128), bound * rows]; whatever is no slot's is
+        undefined.
+    """
+    assert tiles.places is not None
+    x = x if x.stride(1) == 1 else x.contiguous()
+    q, scales, constants = _tile_order(x, tiles.bound * rows)
+    grid = (len(x), triton.cdiv(len(scales), constants["GROUPS"]))
+    spread_kernel[grid](
+        *(x, q, scales, tiles.places, x.shape[1], x.stride(0), scales.stride(0)),
+        TOP_K=top_k,
+        **constants,
+        **overlap(x.device),
+    )
+    return q, scales
+
+
+def round_tiles(x: Tensor, tiles: Tiles, rows: int) -> tuple[Tensor, Tensor]:
+    """As `round_slots`, of rows that lie in the order of tiles."""
+    q, scales, constants = _tile_order(x, len(x))
+    tiles_kernel[(len(x), triton.cdiv(len(scales), constants["GROUPS"]))](
+        *(x, q, scales, tiles.count, tiles.sizes, x.shape[1], scales.stride(0)),
+        ROWS=rows,
+        **constants,
+        **overlap(x.device),
+    )
+    return q, scales
+
+
+def _tile_order(x: Tensor, num_rows: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    how = SCHEMES["fp8_block128"]
+    assert how.group is not None
+    num_groups = triton.cdiv(x.shape[1], how.group)
+    q = torch.empty((num_rows, x.shape[1]), dtype=how.dtype, device=x.device)
+    scales = torch.empty((num_groups, num_rows), dtype=torch.float32, device=x.device)
+    groups = min(BLOCK // how.group, triton.next_power_of_2(num_groups))
+    return q, scales, {"QMAX": how.qmax, "GROUP": how.group, "GROUPS": groups}

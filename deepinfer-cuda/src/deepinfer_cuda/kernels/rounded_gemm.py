@@ -1,6 +1,11 @@
-"""Products with coded weights whose rows may be rounded: many rows are, few are not worth it."""
+"""Products with coded weights whose rows may be rounded: many rows are, few are not worth it.
+
+cuBLAS multiplies where it can, at up to twice the speed of our kernel in Triton.
+"""
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton
@@ -11,6 +16,10 @@ from deepinfer_cuda.kernels import coded_gemm, scaled_gemm
 from deepinfer_cuda.kernels.quant import SCHEMES, round_groups
 
 ROUNDING = SCHEMES["fp8_block128"]
+ALIGNED_ROWS = 16
+"""To a multiple of which rows are filled up for cuBLAS."""
+OLDEST_CUBLAS = (12, 9)
+"""Version of CUDA whose cuBLAS knows scales of blocks."""
 
 
 def coded(
@@ -20,6 +29,8 @@ def coded(
     num_rows, size = x.shape
     if scheme != "fp8_block128" or num_rows < MIN_ROUNDED_ROWS:
         return coded_gemm.coded(x, codes, scales, scheme, bias)
+    if bias is None and _suits_cublas(x, codes, scales):
+        return _multiply_with_cublas(x, codes, scales)
     # Scales of one group lie side by side, as the products read them.
     num_groups = triton.cdiv(size, 128)
     row_scales = torch.empty((num_groups, num_rows), dtype=torch.float32, device=x.device).t()
@@ -27,3 +38,35 @@ def coded(
     y = torch.empty((num_rows, codes.shape[0]), dtype=x.dtype, device=x.device)
     scaled_gemm.multiply(q, row_scales, codes, scales, bias, y, ROUNDING.group)
     return y
+
+
+def _suits_cublas(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
+    """Whether rows of codes, of results and of scales lie as cuBLAS wants them."""
+    (num_outputs, size), is_dense = codes.shape, codes.is_contiguous() and scales.is_contiguous()
+    return (
+        x.dtype == torch.bfloat16
+        and is_dense
+        and size % 512 == 0
+        and num_outputs % 16 == 0
+        and _has_cublas(x.device)
+    )
+
+
+@cache
+def _has_cublas(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    version = tuple(int(part) for part in torch.version.cuda.split(".")[:2])
+    # HW(sm90): these scales are for Hopper alone.
+    return torch.cuda.get_device_capability(device) == (9, 0) and version >= OLDEST_CUBLAS
+
+
+def _multiply_with_cublas(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    num_rows, size = x.shape
+    # Rows that fill up are undefined, and so are theirs of the result.
+    all_rows = triton.cdiv(num_rows, ALIGNED_ROWS) * ALIGNED_ROWS
+    q = torch.empty((all_rows, size), dtype=ROUNDING.dtype, device=x.device)
+    row_scales = torch.empty((size // 128, all_rows), dtype=torch.float32, device=x.device).t()
+    round_groups(x, ROUNDING, row_scales[:num_rows], q)
+    y = torch._scaled_mm(q, codes.t(), row_scales, scales.t(), out_dtype=x.dtype)
+    return y[:num_rows]

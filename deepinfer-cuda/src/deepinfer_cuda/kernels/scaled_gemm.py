@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from deepinfer_cuda.heuristics_coded import ScaledLaunch, scaled_launch
 from deepinfer_cuda.kernels.coded_gemm import BAND, tile_of
+from deepinfer_cuda.kernels.limits import shared_bytes
 from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
 from deepinfer_cuda.kernels.quant import SCHEMES
 
@@ -252,7 +253,9 @@ def multiply(
     (num_rows, size), num_outputs = q.shape, weight.shape[0]
     if not y.numel():
         return
-    launch = launch or scaled_launch(num_rows, num_outputs, size, group)
+    launch = launch or scaled_launch(
+        num_rows, num_outputs, size, group, shared_bytes(q.device)
+    )
     parts = y
     if launch.splits > 1:
         shape = (launch.splits, num_rows, num_outputs)
