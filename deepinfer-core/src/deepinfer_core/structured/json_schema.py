@@ -176,7 +176,7 @@ class SchemaWriter:
             known = ", ".join(sorted(FORMATS))
             refuse(
                 f"{path}/format",
-                f"{limits[0]!r} cannot be enforced, only {known} can; leave it out or use a pattern",
+                f"{limits[0]!r} cannot be enforced; leave it out or use a pattern; known: {known}",
             )
         pattern = FORMATS[shape.formats[0]] if shape.formats else shape.patterns[0]
         field = f"{FIELD}: {path}/pattern"
