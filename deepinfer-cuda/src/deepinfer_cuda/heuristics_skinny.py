@@ -17,11 +17,6 @@ class SkinnyLaunch:
     """At most; one for each processor."""
     shared_bytes: int
 
-    @property
-    def can_normalise(self) -> bool:
-        """Whether rows may be normalised in the same kernel."""
-        return 0 < self.pieces_held * self.piece <= MAX_NORMED * 1024
-
 
 ROWS = 8
 """That a block of threads multiplies at once."""
@@ -29,10 +24,10 @@ OUTPUTS = 16
 """Rows of the weight in a tile."""
 NUM_WARPS = 8
 """Besides those that fill the ring."""
+NUM_BUFFERS = 4
+"""For sums of tiles that some warps still add up while others go on."""
 MAX_HELD = 7
 """Pieces of 1,024 columns that registers can hold."""
-MAX_NORMED = 4
-"""Such pieces, where rows are normalised first."""
 MAX_SCALES = 32
 """That a warp holds for a tile, one per lane."""
 RING_BYTES = 192 * 1024
@@ -62,7 +57,7 @@ def skinny_launch(
     piece_bytes = piece if is_coded else 2 * piece
     num_held = size // piece
     stage_bytes = OUTPUTS * (piece_bytes + 64) + 16  # and its two barriers
-    sum_bytes = 2 * NUM_WARPS * OUTPUTS * ROWS * 4
+    sum_bytes = NUM_BUFFERS * NUM_WARPS * OUTPUTS * ROWS * 4
     num_stages = min(
         (shared_bytes - sum_bytes) // stage_bytes, RING_BYTES // (OUTPUTS * piece_bytes)
     )

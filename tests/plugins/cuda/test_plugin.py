@@ -12,7 +12,7 @@ from fake_driver import FakeDriver
 GPUS = [("GPU-aa11", (9, 0), 141), ("GPU-ab22", (8, 0), 80), ("GPU-cc33", (7, 5), 16)]
 DENSE = {
     *("norm.rms", "act.silu_mul", "rope.apply", "kv.store", "attn.qkv", "attn.paged"),
-    *("gemm.dense", "gemm.gated", "gemm.normed"),
+    *("gemm.dense", "gemm.gated"),
 }
 """What a dense model needs."""
 

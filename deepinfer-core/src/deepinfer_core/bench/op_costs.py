@@ -81,10 +81,6 @@ def _gated(a: Arguments, result: Tensor) -> OpCost:
     return OpCost(0, 2 * a["x"].numel() * 2 * result.shape[-1], _dtype(a["x"]))
 
 
-def _normed(a: Arguments, result: Any) -> OpCost:
-    return _gated(a, result[0]) if a.get("is_gated") else _dense(a, result[0])
-
-
 def _scaled(a: Arguments, result: Tensor) -> OpCost:
     return OpCost(0, 2 * a["q"].numel() * result.shape[-1], _dtype(a["q"]))
 
@@ -209,7 +205,6 @@ _COSTS: dict[str, Callable[[Arguments, Any], OpCost]] = {
     "gemm.coded": _coded,
     "gemm.dense": _dense,
     "gemm.gated": _gated,
-    "gemm.normed": _normed,
     "gemm.scaled": _scaled,
     "hc.head": _mix,
     "hc.pre": _mix,

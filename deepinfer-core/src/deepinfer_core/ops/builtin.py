@@ -67,7 +67,6 @@ _INVARIANT = {
     "comm.reduce_scatter": "invariant_comm:reduce_scatter",
     "gemm.dense": "invariant_gemm:dense",
     "gemm.gated": "invariant_gemm:gated",
-    "gemm.normed": "invariant_gemm:normed",
     "gemm.batched": "invariant_gemm:batched",
     "gemm.scaled": "invariant_gemm:scaled",
     "gemm.coded": "invariant_gemm:coded",

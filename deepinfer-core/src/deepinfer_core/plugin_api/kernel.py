@@ -16,7 +16,7 @@ FEATURES: frozenset[str] = frozenset(
         "graph_safe", "batch_invariant", "deterministic", "inplace", "empty_ok", "strided_cache",
         "bias", "residual", "limit", "inverse", "interleaved", "quantized_out", "expert_map",
         "groups", "image_bias", "hash_ids", "renormalize", "sigmoid", "sqrtsoftplus", "latent",
-        "candidates", "delayed", "quantized", "records", "qk_norm", "rounded_rows", "gated",
+        "candidates", "delayed", "quantized", "records", "qk_norm", "rounded_rows",
     }
 )  # fmt: skip
 """The closed set of feature flags. A new one is an additive change of the API."""

@@ -7,11 +7,4 @@ from deepinfer_cuda.claims.claim import LAWS, claim
 KERNELS = (
     claim("gemm.dense", "dense:dense", "bias", laws=LAWS, provider="cuda.dense"),
     claim("gemm.gated", "dense:gated", "bias", "limit", laws=LAWS, provider="cuda.dense"),
-    claim(
-        "gemm.normed",
-        "dense:normed",
-        *("residual", "gated", "bias", "limit"),
-        laws=LAWS,
-        provider="cuda.dense",
-    ),
 )

@@ -32,17 +32,6 @@ class Weights:
     bias: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """What comes before a product: `norm.rms`, which writes `total` [M, K], contiguous, if there is
-    a residual."""
-
-    weight: Tensor
-    eps: float
-    residual: Tensor | None
-    total: Tensor | None
-
-
 def launch_for(x: Tensor, weights: Weights, num_rows: int) -> SkinnyLaunch | None:
     """How the kernel multiplies these, `num_rows` at a time; None: it cannot, or others should."""
     matrix, is_coded = weights.matrix, weights.scales is not None
@@ -69,24 +58,17 @@ def multiply(
     weights: Weights,
     launch: SkinnyLaunch,
     *,
-    norm: Norm | None = None,
     is_gated: bool = False,
     limit: float | None = None,
 ) -> Tensor:
-    """x @ matrix^T + bias; gated, silu of the first half of that times the other half.
-
-    Args:
-        norm: for launches that `can_normalise`.
-    """
+    """x @ matrix^T + bias; gated, silu of the first half of that times the other half."""
     num_rows = len(x)
     num_outputs = len(weights.matrix) // 2 if is_gated else len(weights.matrix)
     y = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    normed = 0 if norm is None else 1 if norm.residual is None else 2
-    kind = _Kind(is_gated, weights.scales is not None, normed=normed)
-    kernel = _compile(launch, kind, x.dtype, x.device)
+    kernel = _compile(launch, is_gated, weights.scales is not None, 0, x.dtype, x.device)
     num_tiles = -(-num_outputs // (OUTPUTS // 2 if is_gated else OUTPUTS))
     num_blocks = min(launch.num_blocks, num_tiles)
-    _launch(kernel, num_blocks, (x, y), weights, _Rest(limit=limit, norm=norm))
+    _launch(kernel, num_blocks, x, weights, y, None, 1, limit)
     return y
 
 
@@ -109,48 +91,28 @@ def multiply_slots(
         top_k: of the first product, whose matrices are gates and ups; None: of the second.
     """
     is_first = top_k is not None
-    kind = _Kind(is_first, weights.scales is not None, experts=1 if is_first else 2)
-    kernel = _compile(launch, kind, x.dtype, x.device)
-    _launch(kernel, launch.num_blocks, (x, y), weights, _Rest(tiles, top_k or 1, limit))
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Which of its macros `sources/skinny.cu` is compiled with, besides those of the launch."""
-
-    is_gated: bool
-    is_coded: bool
-    experts: int = 0
-    normed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """Of a launch, what not every kind has."""
-
-    tiles: Tiles | None = None
-    top_k: int = 1
-    limit: float | None = None
-    norm: Norm | None = None
+    is_coded = weights.scales is not None
+    kernel = _compile(launch, is_first, is_coded, 1 if is_first else 2, x.dtype, x.device)
+    _launch(kernel, launch.num_blocks, x, weights, y, tiles, top_k or 1, limit)
 
 
 def _launch(
     kernel: CompiledKernel,
     num_blocks: int,
-    rows: tuple[Tensor, Tensor],
+    x: Tensor,
     weights: Weights,
-    rest: _Rest,
+    y: Tensor,
+    tiles: Tiles | None,
+    top_k: int,
+    limit: float | None,
 ) -> None:
-    (x, y), matrix, scales = rows, weights.matrix, weights.scales
-    tiles, norm = rest.tiles, rest.norm
+    matrix, scales = weights.matrix, weights.scales
     lists = (None, None, None) if tiles is None else (tiles.count, tiles.experts, tiles.slots)
-    normed = (None, None, None) if norm is None else (norm.residual, norm.weight, norm.total)
-    residual = None if norm is None else norm.residual
     width = matrix.element_size()
     kernel.launch(
         num_blocks,
-        (x, matrix, weights.bias, y, scales, *lists, *normed),
-        (*y.shape, x.shape[1], rest.top_k),
+        (x, matrix, weights.bias, y, scales, *lists),
+        (*y.shape, x.shape[1], top_k),
         (
             x.stride(0),
             matrix.stride(-2) * width,
@@ -158,9 +120,8 @@ def _launch(
             0 if scales is None else scales.stride(-2),
             matrix.stride(0) * width,
             0 if scales is None else scales.stride(0),
-            0 if residual is None else residual.stride(0),
         ),
-        (math.inf if rest.limit is None else rest.limit, 0.0 if norm is None else norm.eps),
+        (math.inf if limit is None else limit,),
     )
 
 
@@ -173,17 +134,21 @@ def _device_facts(device: torch.device) -> tuple[int, int, int]:
 
 @cache
 def _compile(
-    launch: SkinnyLaunch, kind: _Kind, dtype: torch.dtype, device: torch.device
+    launch: SkinnyLaunch,
+    is_gated: bool,
+    is_coded: bool,
+    experts: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> CompiledKernel:
     constants = {
         "PIECE": launch.piece,
         "STAGES": launch.num_stages,
         "FILLERS": launch.num_fillers,
         "HELD": launch.pieces_held,
-        "GATED": int(kind.is_gated),
-        "CODED": int(kind.is_coded),
-        "EXPERTS": kind.experts,
-        "NORMED": kind.normed,
+        "GATED": int(is_gated),
+        "CODED": int(is_coded),
+        "EXPERTS": experts,
         "IS_HALF": int(dtype == torch.float16),
     }
     return CompiledKernel(

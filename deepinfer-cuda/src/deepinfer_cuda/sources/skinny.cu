@@ -19,15 +19,13 @@
 //   CODED    w is e4m3, with a float32 scale for each 128 rows and 128 columns
 //   EXPERTS  0: none. 1: x has a row per token. 2: x has a row per slot, and the lists were settled before
 //            the kernel before this one let this one start
-//   NORMED   1: x is normalised first, as `norm.rms` does it. 2: and before that, added to the residual stream.
-//            x has to be held, and there are no experts
 //   IS_HALF  x, plain w and y are float16, else bfloat16
 
 typedef unsigned short half_t;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-constexpr int WARPS = 8, OUTPUTS = 16, ROWS = 8, KEPT = HELD ? HELD : 1;
+constexpr int WARPS = 8, OUTPUTS = 16, ROWS = 8, BUFFERS = 4, KEPT = HELD ? HELD : 1;
 constexpr int WIDTH = CODED ? 1 : 2, PIECE_BYTES = PIECE * WIDTH;
 constexpr int ROW_BYTES = PIECE_BYTES + 64;  // 64 more: no bank conflicts
 constexpr int STAGE_BYTES = OUTPUTS * ROW_BYTES, COLUMNS = PIECE / WARPS;
@@ -53,27 +51,6 @@ __device__ __forceinline__ half_t narrow(float value) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
 #endif
     return result;
-}
-
-__device__ __forceinline__ u32 pack(float low, float high) { return narrow(low) | u32(narrow(high)) << 16; }
-
-__device__ __forceinline__ float low_of(u32 pair) { return widen(pair & 0xffff); }
-
-__device__ __forceinline__ float high_of(u32 pair) { return widen(pair >> 16); }
-
-__device__ __forceinline__ u32 add(u32 a, u32 b) { return pack(low_of(a) + low_of(b), high_of(a) + high_of(b)); }
-
-__device__ __forceinline__ float square_of(u32 pair) { return low_of(pair) * low_of(pair) + high_of(pair) * high_of(pair); }
-
-// Rounded as the op rounds.
-__device__ __forceinline__ u32 scale(u32 pair, float factor, u32 weight) {
-    const u32 even = pack(low_of(pair) * factor, high_of(pair) * factor);
-    return pack(low_of(even) * low_of(weight), high_of(even) * high_of(weight));
-}
-
-// Of the i-th vector of x that a lane holds, within what its warp takes of each piece.
-__device__ __forceinline__ int first_column(int i) {
-    return i / (BLOCKS * VECTORS) * PIECE + i / VECTORS % BLOCKS * SPAN + i % VECTORS * 8;
 }
 
 // Two of four codes, as numbers.
@@ -120,13 +97,12 @@ __device__ __forceinline__ void multiply(float (&sum)[4], u32 a0, u32 a1, u32 a2
 
 extern "C" __global__ void __launch_bounds__((WARPS + FILLERS) * 32)
 skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, const float* scales,
-       const int* list_count, const int* list_experts, const int* list_slots, const half_t* residual,
-       const half_t* norm_weight, half_t* total_rows, int num_rows, int num_outputs, int size, int top_k,
-       long long x_stride, long long w_stride, long long y_stride, long long scales_stride, long long expert_stride,
-       long long expert_scales_stride, long long residual_stride, float limit, float eps) {
+       const int* list_count, const int* list_experts, const int* list_slots, int num_rows, int num_outputs,
+       int size, int top_k, long long x_stride, long long w_stride, long long y_stride, long long scales_stride,
+       long long expert_stride, long long expert_scales_stride, float limit) {
     extern __shared__ __align__(128) unsigned char ring[];
-    float* sums = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);  // [2][WARPS][SUMS]
-    u64* barriers = reinterpret_cast<u64*>(sums + 2 * WARPS * SUMS);
+    float* sums = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);  // [BUFFERS][WARPS][SUMS]
+    u64* barriers = reinterpret_cast<u64*>(sums + BUFFERS * WARPS * SUMS);
     const u32 full = shared_address(barriers), empty = full + STAGES * 8;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int num_tiles = (num_outputs + PER_TILE - 1) / PER_TILE, num_pieces = size / PIECE;
@@ -177,37 +153,6 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
                 target[block][i] = own_row ? *reinterpret_cast<const uint4*>(own_row + column) : make_uint4(0, 0, 0, 0);
             }
     };
-#if NORMED
-    float square = 0;
-#pragma unroll
-    for (int i = 0; i < KEPT * BLOCKS * VECTORS; i++) {
-        const int column = first_column(i) + warp * COLUMNS + quad * QUARTER;
-        uint4& own = rows[i / (BLOCKS * VECTORS)][i / VECTORS % BLOCKS][i % VECTORS];
-        own = own_row ? *reinterpret_cast<const uint4*>(own_row + column) : make_uint4(0, 0, 0, 0);
-        if (NORMED == 2 && own_row) {
-            const uint4 more = *reinterpret_cast<const uint4*>(residual + group * residual_stride + column);
-            own = {add(own.x, more.x), add(own.y, more.y), add(own.z, more.z), add(own.w, more.w)};
-            if (blockIdx.x == 0) *reinterpret_cast<uint4*>(total_rows + (long long)group * size + column) = own;
-        }
-        square += square_of(own.x) + square_of(own.y) + square_of(own.z) + square_of(own.w);
-    }
-    square += __shfl_xor_sync(~0u, square, 1);
-    square += __shfl_xor_sync(~0u, square, 2);
-    if (quad == 0) sums[warp * ROWS + group] = square;
-    asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
-    square = 0;
-    for (int other = 0; other < WARPS; other++) square += sums[other * ROWS + group];
-    asm volatile("bar.sync 1, %0;" ::"r"(WARPS * 32) : "memory");
-    const float factor = rsqrtf(square / size + eps);
-#pragma unroll
-    for (int i = 0; i < KEPT * BLOCKS * VECTORS; i++) {
-        const int column = first_column(i) + warp * COLUMNS + quad * QUARTER;
-        const uint4 weight = *reinterpret_cast<const uint4*>(norm_weight + column);
-        uint4& own = rows[i / (BLOCKS * VECTORS)][i / VECTORS % BLOCKS][i % VECTORS];
-        own = {scale(own.x, factor, weight.x), scale(own.y, factor, weight.y), scale(own.z, factor, weight.z),
-               scale(own.w, factor, weight.w)};
-    }
-#endif
     // LAYOUT: each lane holds one of the scales that its warp needs for a tile, by piece.
     float2 next_scales;
     const auto load_scales = [&](int job) {
@@ -228,9 +173,8 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
                 const int slot = list_slots[list * ROWS + group];
                 own_row = slot < num_rows ? x + (EXPERTS == 1 ? slot / top_k : slot) * x_stride : nullptr;
             }
-            if (!NORMED)
 #pragma unroll
-                for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
+            for (int piece = 0; piece < KEPT; piece++) load(rows[piece], piece);
         }
         const float2 own_scales = next_scales;
         if (CODED && job + 1 < last_job) load_scales(job + 1);
@@ -279,11 +223,12 @@ skinny(const half_t* x, const unsigned char* w, const half_t* bias, half_t* y, c
             __syncwarp();
             if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + stage * 8) : "memory");
         }
-        float* buffer = sums + (job & 1) * WARPS * SUMS;
+        float* buffer = sums + (job & (BUFFERS - 1)) * WARPS * SUMS;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             buffer[warp * SUMS + (quad * 2 + i % 2) * OUTPUTS + group + i / 2 * 8] = sum[0][i] + sum[1][i];
-        // Half of the warps add, in turns, and the others go on: who adds next cannot overtake who adds now.
+        // Half of the warps add, in turns, and the others go on. They come back to this buffer four tiles later,
+        // and on the way wait for each other at least once.
         if (warp / (WARPS / 2) != (job & 1)) {
             asm volatile("bar.arrive %0, %1;" ::"r"(1 + (job & 1)), "r"(WARPS * 32) : "memory");
             continue;

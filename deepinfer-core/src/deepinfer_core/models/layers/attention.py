@@ -101,15 +101,9 @@ class Attention(nn.Module):
             positions: [T] int64.
             cos_sin: [P, rotary_dim] float32, see `RotaryTable`.
         """
-        return self.attend_to(self.qkv_proj(x), positions, cos_sin, attention)
-
-    def attend_to(
-        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, attention: AttentionBatch
-    ) -> Tensor:
-        """`forward` from what `qkv_proj` gave: [T, (H + 2 * Hk) * D]."""
-        num_tokens = qkv.shape[0]
+        num_tokens = x.shape[0]
         meta, cache = attention.of_cache(self.layer)
-        heads = qkv.view(num_tokens, -1, self.head_dim)
+        heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
         o = self.attend(
             self._queries(heads, positions, cos_sin, meta, cache),
             cache.k_cache,

@@ -10,7 +10,6 @@ from deepinfer_core.models.layers.latent_attention import LatentAttention
 from deepinfer_core.models.layers.mlp import GatedMLP
 from deepinfer_core.models.layers.moe import SparseMoE
 from deepinfer_core.models.layers.norm import RMSNorm
-from deepinfer_core.models.layers.normed_linear import NormedLinear
 from deepinfer_core.ops.table import OpTable
 from deepinfer_core.runtime.batch import AttentionBatch
 
@@ -39,13 +38,6 @@ class DecoderLayer(nn.Module):
             self.mlp = GatedMLP(
                 ops, size, config.intermediate_size, dtype=dtype, bias=config.mlp_bias
             )
-        self.normed_qkv = self.normed_gate = None
-        if isinstance(self.self_attn, Attention):
-            self.normed_qkv = NormedLinear(ops, self.input_layernorm, self.self_attn.qkv_proj)
-        if isinstance(self.mlp, GatedMLP):
-            self.normed_gate = NormedLinear(
-                ops, self.post_attention_layernorm, self.mlp.gate_up_proj, is_gated=True
-            )
 
     def forward(
         self,
@@ -56,16 +48,7 @@ class DecoderLayer(nn.Module):
         attention: AttentionBatch,
     ) -> tuple[Tensor, Tensor]:
         """Give this layer's output, not yet added to the residual stream, and the stream."""
-        if self.normed_qkv is not None and self.normed_qkv.is_fused:
-            assert isinstance(self.self_attn, Attention)
-            qkv, residual = self.normed_qkv(x, residual)
-            x = self.self_attn.attend_to(qkv, positions, cos_sin, attention)
-        else:
-            x, residual = self.input_layernorm.add_norm(x, residual)
-            x = self.self_attn(x, positions, cos_sin, attention)
-        if self.normed_gate is not None and self.normed_gate.is_fused:
-            assert isinstance(self.mlp, GatedMLP)
-            x, residual = self.normed_gate(x, residual)
-            return self.mlp.down_proj(x), residual
+        x, residual = self.input_layernorm.add_norm(x, residual)
+        x = self.self_attn(x, positions, cos_sin, attention)
         x, residual = self.post_attention_layernorm.add_norm(x, residual)
         return self.mlp(x), residual

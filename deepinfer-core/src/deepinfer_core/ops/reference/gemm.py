@@ -12,7 +12,6 @@ from torch import Tensor, dtype
 from deepinfer_core.host_machine import cpu_features
 from deepinfer_core.ops.reference.act import silu_mul
 from deepinfer_core.ops.reference.codes import decode_weight
-from deepinfer_core.ops.reference.norm import rms
 from deepinfer_core.ops.reference.quant import find_scheme
 from deepinfer_core.plugin_api.kernel import Problem
 
@@ -40,21 +39,6 @@ def gated(
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.gated`."""
     return silu_mul(linear(x, weight, bias), limit)
-
-
-def normed(
-    x: Tensor,
-    weight: Tensor,
-    norm_weight: Tensor,
-    eps: float,
-    residual: Tensor | None = None,
-    bias: Tensor | None = None,
-    is_gated: bool = False,
-    limit: float | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """See `deepinfer_core.ops.specs.gemm.normed`."""
-    y, total = rms(x, norm_weight, eps, residual)
-    return gated(y, weight, bias, limit) if is_gated else linear(y, weight, bias), total
 
 
 def batched(x: Tensor, weight: Tensor) -> Tensor:

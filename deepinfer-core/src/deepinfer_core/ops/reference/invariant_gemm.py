@@ -8,7 +8,6 @@ from torch import Tensor, dtype
 from deepinfer_core.ops.reference.codes import decode_weight
 from deepinfer_core.ops.reference.gemm import has_native_float16, linear, multiply_scaled
 from deepinfer_core.ops.reference.invariant_act import silu_mul
-from deepinfer_core.ops.reference.norm import rms
 
 TILE = 16
 """Rows of a product. A row costs least with many, a lone row with few; 16 is near both."""
@@ -30,21 +29,6 @@ def gated(
 ) -> Tensor:
     """See `deepinfer_core.ops.specs.gemm.gated`."""
     return silu_mul(dense(x, weight, bias), limit)
-
-
-def normed(
-    x: Tensor,
-    weight: Tensor,
-    norm_weight: Tensor,
-    eps: float,
-    residual: Tensor | None = None,
-    bias: Tensor | None = None,
-    is_gated: bool = False,
-    limit: float | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """See `deepinfer_core.ops.specs.gemm.normed`."""
-    y, total = rms(x, norm_weight, eps, residual)
-    return gated(y, weight, bias, limit) if is_gated else dense(y, weight, bias), total
 
 
 def coded(

@@ -46,37 +46,6 @@ def gated(
     """
 
 
-@op("gemm.normed", major=1, tier=0, features={"residual", "gated", "bias", "limit"})
-def normed(
-    x: Tensor,
-    weight: Tensor,
-    norm_weight: Tensor,
-    eps: float,
-    residual: Tensor | None = None,
-    bias: Tensor | None = None,
-    is_gated: bool = False,
-    limit: float | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Normalise rows and multiply: `norm.rms`, then `gemm.dense` or `gemm.gated`, in one.
-
-    Layers use it where a kernel is quicker than those two one after another.
-
-    Args:
-        x: [T, K], contiguous.
-        weight: [N, K] in the dtype of x; gated, [2F, K], gate rows first.
-        norm_weight: [K] in the dtype of x.
-        eps: as in `norm.rms`.
-        residual: [T, K], contiguous, or None.
-        bias: [N] in the dtype of x, or None.
-        is_gated: whether the second op is `gemm.gated` (feature `gated`).
-        limit: as in `act.silu_mul`; gated only.
-
-    Returns:
-        y, [T, N] or gated [T, F]; and total, [T, K], as `norm.rms` gives it. Each in the dtype of
-        x, rounded as the two ops round.
-    """
-
-
 @op("gemm.batched", major=1, tier=1)
 def batched(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply each group of a row by a matrix of its own.

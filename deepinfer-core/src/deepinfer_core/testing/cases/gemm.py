@@ -9,9 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, rounded, wide
+from deepinfer_core.testing.case import Call, Case, Maker, OpCases, Sizes, wide
 
-EPS = 1e-5
 SCHEMES: dict[str, tuple[torch.dtype, float, int | None]] = {
     "int8_token": (torch.int8, 127.0, None),
     "fp8_token": (torch.float8_e4m3fn, 448.0, None),
@@ -47,20 +46,6 @@ def gated_cases(sizes: Sizes) -> Sequence[Case]:
             wanted = frozenset({feature} - {"plain"})
             build = partial(_gated, shape, feature)
             cases.append(Case(f"{name}-{feature}", build, wanted, shape))
-    return list({case.name: case for case in cases}.values())
-
-
-def normed_cases(sizes: Sizes) -> Sequence[Case]:
-    cases = []
-    for out_size, in_size in ((40, 57), (72, 512)):
-        for features in ((), ("residual",), ("residual", "bias"), ("residual", "gated", "limit")):
-            shape = {
-                "in_features": sizes.pick("in_features", in_size),
-                "out_features": sizes.pick("out_features", out_size),
-            }
-            name = "-".join(["{in_features}to{out_features}".format(**shape), *features])
-            build = partial(_normed, shape, features)
-            cases.append(Case(name, build, frozenset(features), shape))
     return list({case.name: case for case in cases}.values())
 
 
@@ -124,42 +109,11 @@ def _gated(shape: Mapping[str, int], feature: str, make: Maker, num_tokens: int)
     both = wide(x) @ wide(weight).T
     if bias is not None:
         both = both + wide(bias)
-    return Call({"x": x, "weight": weight, "bias": bias, "limit": limit}, [_gate(both, limit)])
-
-
-def _gate(both: Tensor, limit: float | None) -> Tensor:
     gate, up = both.chunk(2, dim=1)
     if limit is not None:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return gate / (1 + torch.exp(-gate)) * up
-
-
-def _normed(
-    shape: Mapping[str, int], features: Sequence[str], make: Maker, num_tokens: int
-) -> Call:
-    size, out_size = shape["in_features"], shape["out_features"]
-    x, norm_weight = make.rows(num_tokens, size), make.normal(size)
-    residual = make.rows(num_tokens, size, scale=2.0) if "residual" in features else None
-    weight = make.normal(out_size, size, scale=size**-0.5)
-    bias = make.normal(out_size) if "bias" in features else None
-    limit = 0.5 if "limit" in features else None
-    total = wide(x) if residual is None else rounded(wide(x) + wide(residual), x.dtype)
-    normed = total / (total.square().mean(dim=-1, keepdim=True) + EPS).sqrt()
-    y = rounded(rounded(normed, x.dtype) * wide(norm_weight), x.dtype) @ wide(weight).T
-    if bias is not None:
-        y = y + wide(bias)
-    kwargs = {
-        "x": x,
-        "weight": weight,
-        "norm_weight": norm_weight,
-        "eps": EPS,
-        "residual": residual,
-        "bias": bias,
-        "is_gated": "gated" in features,
-        "limit": limit,
-    }
-    y = _gate(y, limit) if "gated" in features else y
-    return Call(kwargs, [y] if residual is None else [y, total])
+    kwargs = {"x": x, "weight": weight, "bias": bias, "limit": limit}
+    return Call(kwargs, [gate / (1 + torch.exp(-gate)) * up])
 
 
 def _batched(shape: Mapping[str, int], is_turned: bool, make: Maker, num_tokens: int) -> Call:
@@ -257,7 +211,6 @@ def _spread(scales: Tensor, size: int, group: int | None) -> Tensor:
 OPS = {
     "gemm.dense": OpCases(dense_cases, rows=("x",)),
     "gemm.gated": OpCases(gated_cases, rows=("x",)),
-    "gemm.normed": OpCases(normed_cases, rows=("x", "residual")),
     "gemm.batched": OpCases(batched_cases, rows=("x",)),
     "quant.act": OpCases(quant_cases, rows=("x",)),
     "gemm.scaled": OpCases(scaled_cases, rows=("q", "scales")),
