@@ -8,13 +8,15 @@ from deepinfer_core.plugin_api import DeviceInfo, Issue
 
 BLOCK_UNIT = 128
 """Tokens: pages of multiples of this are read where they lie; others are gathered first."""
+PAGE_SIZES = (128, 256, 384, 512)
+"""Those that the operator of attention reads."""
 SET_ENV = "/usr/local/Ascend/ascend-toolkit/set_env.sh"
 
 
 def check_device(config: Any, device: DeviceInfo) -> list[Issue]:
     """What to change before an engine is built for this device."""
     del device
-    if config.cache.block_size % BLOCK_UNIT == 0:
+    if config.cache.block_size in PAGE_SIZES:
         return []
     return [
         Issue(

@@ -10,13 +10,15 @@ from deepinfer_core.plugin_api import (
     DeviceRuntime,
     Issue,
     KernelSpec,
+    KVLayoutSpec,
     PluginInfo,
     Reason,
     load_target,
 )
 
-from deepinfer_ascend.checks import check_device
+from deepinfer_ascend.checks import PAGE_SIZES, check_device
 from deepinfer_ascend.claims import all_kernels
+from deepinfer_ascend.claims.claim import HALVES
 from deepinfer_ascend.probe import find_devices, why_no_devices
 from deepinfer_ascend.soc import KIND, soc_of
 
@@ -47,6 +49,13 @@ def deepinfer_device_runtime(device: DeviceInfo) -> DeviceRuntime | None:
         return None
     runtime: DeviceRuntime = load_target("deepinfer_ascend.runtime:NpuRuntime")(device)
     return runtime
+
+
+@hookimpl
+def deepinfer_kv_layouts(device: DeviceInfo) -> list[KVLayoutSpec]:
+    if device.kind != KIND:
+        return []
+    return [KVLayoutSpec("paged", ("full", "window"), PAGE_SIZES, HALVES)]
 
 
 @hookimpl

@@ -101,7 +101,9 @@ def _told_generation() -> Soc | None:
     """As the vendor's tool names the chips, for containers that do not see the bus."""
     command = ("npu-smi", "info", "-m")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=SMI_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     # LAYOUT: NPU, chip and logical number, then the chip's name, which may begin with Ascend.
@@ -112,6 +114,6 @@ def _told_generation() -> Soc | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""

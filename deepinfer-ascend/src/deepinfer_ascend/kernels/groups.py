@@ -32,6 +32,8 @@ class Group:
     block_size: int
     masks: dict[int | None, Tensor] = field(default_factory=dict)
     """By window, what `hidden` gives."""
+    scaled: dict[int, Tensor] = field(default_factory=dict)
+    """Tables of pages that hold so many blocks for each."""
 
     @property
     def num_queries(self) -> int:
@@ -48,6 +50,12 @@ class Group:
                 hidden |= keys <= positions - window
             self.masks[window] = hidden
         return self.masks[window]
+
+    def tables_of(self, step: int) -> Tensor:
+        """[B, n]: the tables, for blocks of which a cache has every `step`-th."""
+        if step not in self.scaled:
+            self.scaled[step] = self.tables * step
+        return self.scaled[step]
 
     def take(self, tokens: Tensor) -> Tensor:
         """Rows [T, ...] of the batch as [B, S, ...]."""

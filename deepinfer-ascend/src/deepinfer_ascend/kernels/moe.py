@@ -47,7 +47,7 @@ def route(
     }
     if hash_ids is not None:
         tokens = torch.arange(len(hash_ids), dtype=torch.int32, device=hash_ids.device)
-        options |= {"input_ids": tokens, "tid2eid": hash_ids.sort(dim=-1).values}
+        options |= {"input_ids": tokens, "tid2eid": hash_ids}
     wide = logits.float()
     weights, ids = _gate(wide, bias, options)
     if image_bias is not None and is_image is not None:

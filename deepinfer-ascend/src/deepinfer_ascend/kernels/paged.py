@@ -64,5 +64,5 @@ def _keys_and_values(
     if keys is None or values is None or not is_read_in_place:
         k, v = (gather_blocks(cache, group.tables) for cache in (k_cache, v_cache))
         return k, v, {}
-    where = {"block_table": group.tables * keys.step, "block_size": size}
+    where = {"block_table": group.tables_of(keys.step), "block_size": size}
     return keys.cache.flatten(2), values.cache.flatten(2), where
