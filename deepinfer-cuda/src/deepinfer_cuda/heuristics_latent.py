@@ -165,15 +165,20 @@ def rows_launch(
     major: int,
     *,
     invariant: bool,
+    is_coded: bool = False,
 ) -> RowsLaunch:
-    """For `num_queries` queries of `num_heads` heads each; arguments as of `latent_launch`."""
+    """For `num_queries` queries of `num_heads` heads each; other arguments as of `latent_launch`.
+
+    Args:
+        is_coded: rows are records, which are decoded on their way.
+    """
     rest = head_dim - value_dim
     sizes = (num_heads, value_dim, max(1, rest), dtype, major)
     launch = latent_launch(num_queries, *sizes, is_decode=True, invariant=invariant)
     return RowsLaunch(
         rows=launch.rows,
         group=launch.group,
-        keys=launch.keys,
+        keys=launch.keys if launch.rows == 64 or not is_coded else MIN_TILE,
         value=launch.rank,
         rest=launch.rope,
         num_shares=INVARIANT_LISTS if invariant else launch.num_shares,

@@ -48,7 +48,7 @@ CASES = {
     ),
 }
 """Those of the slow ops, or of a provider of one; a program takes milliseconds here."""
-ELSEWHERE = {"attn.sparse_mla"}
+ELSEWHERE = {"attn.merge", "attn.sparse_mla", "index.select"}
 """Ops that `interpret_sparse.py` runs."""
 MAX_CASES = 3
 """Of every other op in a dtype, spread over its list."""

@@ -17,8 +17,18 @@ from deepinfer_core.testing.checks import claimed_cases
 from deepinfer_core.testing.laws import check_numerics
 from deepinfer_core.testing.subject import make_subject
 from deepinfer_core.testing.trial import Trial
+from deepinfer_cuda import heuristics_index
 
 CASES = {
+    ("index.select", "cuda.triton", "float32"): (
+        *("decode-16x32x24x1", "decode-strided_cache-3x20x2x1", "mixed-strided_cache-16x32x24x4"),
+        *("mixed-candidates-kept-3x20x2x1", "decode-candidates-strided_cache-given-16x32x24x4"),
+        *("decode-records-strided_cache-132-3x20x2x1", "mixed-records-strided_cache-68-16x32x24x4"),
+    ),
+    ("index.select", "cuda.triton", "float16"): (
+        *("decode-records-strided_cache-132-16x32x24x1", "mixed-3x20x2x1"),
+    ),
+    ("index.select", "cuda.triton_invariant", "float16"): ("mixed-candidates-kept-16x32x24x1",),
     ("attn.merge", "cuda.triton", "float32"): ("9x64", "9x20"),
     ("attn.merge", "cuda.triton", "float16"): ("9x20",),
     ("attn.sparse_mla", "cuda.triton", "float32"): (
@@ -31,6 +41,7 @@ CASES = {
 }
 TOKEN_COUNTS = {"attn.sparse_mla": (3,)}
 """Instead of those of a case."""
+heuristics_index.MAX_SHARES = 3
 
 
 def try_case(trial):

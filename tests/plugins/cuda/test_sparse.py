@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton")
 PROGRAM = Path(__file__).parent / "interpret_sparse.py"
-OPS = {"attn.merge", "attn.sparse_mla"}
+OPS = {"attn.merge", "attn.sparse_mla", "index.select"}
 
 
 def test_kernels_of_sparse_attention_agree_with_the_truth(run_program):

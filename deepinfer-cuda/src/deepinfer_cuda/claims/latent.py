@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,17 @@ def _sparse(target: str, **fields: Any) -> KernelSpec:
     features = (*_ROWS, "records")
     kernel = claim("attn.sparse_mla", f"sparse:{target}", *features, schemes=_RECORDS, **fields)
     return _between("8.9", None, kernel)
+
+
+def _index(target: str, **fields: Any) -> Iterator[KernelSpec]:
+    """Likewise, and without records on older devices."""
+    features = ("strided_cache", "candidates")
+    name = f"index:{target}"
+    coded = claim("index.select", name, *features, "records", schemes=("132", "68"), **fields)
+    yield _between("8.9", None, coded)
+    provider = fields.pop("provider", "cuda.triton") + "_plain"
+    plain = claim("index.select", name, *features, provider=provider, **fields)
+    yield _between(OLDEST, "8.8", plain)
 
 
 KERNELS = (
@@ -56,6 +68,8 @@ KERNELS = (
             provider="cuda.triton_plain",
         ),
     ),
+    *_index("select", laws=LAWS),
+    *_index("select_invariant", laws=INVARIANT, **_SLOWER),
     claim("attn.latents", "latent_rows:latents", "interleaved", "strided_cache"),
     claim("gemm.batched", "batched:batched", laws=LAWS),
 )

@@ -24,8 +24,10 @@ def _part(
     if FIRST + dims.shape[0] > SIZE:
         mask = mask & (FIRST + dims < SIZE)[None, :]
     if RECORD is None:
-        return tl.load(base + places[:, None] + (FIRST + dims)[None, :], mask=mask, other=0.0)
-    return load_coded(base, places, FIRST + dims, mask, RECORD).to(dtype)
+        x = tl.load(base + places[:, None] + (FIRST + dims)[None, :], mask=mask, other=0.0)
+    else:
+        x = load_coded(base, places, FIRST + dims, mask, RECORD).to(dtype)
+    return x
 
 
 @triton.jit

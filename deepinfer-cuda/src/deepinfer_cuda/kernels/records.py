@@ -46,11 +46,30 @@ def _scales(first, group, mask, SCALES: tl.constexpr):
         bits |= tl.load(byte + 1, mask=mask, other=0).to(tl.int32) << 8
         bits |= tl.load(byte + 2, mask=mask, other=0).to(tl.int32) << 16
         bits |= tl.load(byte + 3, mask=mask, other=0).to(tl.int32) << 24
-        return bits.to(tl.float32, bitcast=True)
-    byte = tl.load(first + group, mask=mask, other=0).to(tl.int32)
-    if SCALES == "ue8m0":
-        return (byte << 23).to(tl.float32, bitcast=True)
-    return _e4m3(byte)
+        scales = bits.to(tl.float32, bitcast=True)
+    else:
+        byte = tl.load(first + group, mask=mask, other=0).to(tl.int32)
+        scales = (byte << 23).to(tl.float32, bitcast=True) if SCALES == "ue8m0" else _e4m3(byte)
+    return scales
+
+
+@triton.jit
+def load_codes(base, places, dims, mask, RECORD: tl.constexpr):
+    """What the codes of these dims stand for without their scales, of records without a tail."""
+    record = base + places[:, None]
+    dims = dims[None, :]
+    if RECORD[0] == "e4m3":
+        x = _e4m3(tl.load(record + dims, mask=mask, other=0))
+    else:
+        byte = tl.load(record + dims // 2, mask=mask, other=0).to(tl.int32)
+        x = _e2m1((byte >> (dims % 2 * 4)) & 15)
+    return x
+
+
+@triton.jit
+def load_scale(base, places, mask, RECORD: tl.constexpr):
+    """The first scale of the records in these places, [places] float32."""
+    return _scales(base + places + RECORD[4], tl.zeros_like(places), mask, RECORD[1])
 
 
 @triton.jit

@@ -16,6 +16,11 @@ MAX_PARTIAL_BYTES = 2**28
 """Of results of shares at a time; a step with more is worked off in parts."""
 
 
+def merge_warps(num_shares: int) -> int:
+    """Of a program that merges so many."""
+    return 4 if num_shares <= 16 else 8
+
+
 def sparse_mla(
     q: Tensor,
     cache: Tensor,
@@ -78,7 +83,8 @@ def _sparse(
     if num_tokens:
         q = q if q.stride(2) == 1 else q.contiguous()
         sizes = (num_heads, head_dim, value_dim, dtype_name(q.dtype), major(q.device))
-        launch = rows_launch(num_tokens, *sizes, invariant=invariant)
+        is_coded = any(source[2] is not None for source in (first, second) if source)
+        launch = rows_launch(num_tokens, *sizes, invariant=invariant, is_coded=is_coded)
         step = max(1, MAX_PARTIAL_BYTES // (num_heads * launch.num_shares * value_dim * 4))
         for start in range(0, num_tokens, step):
             part = slice(start, min(start + step, num_tokens))
@@ -160,6 +166,7 @@ def _merge(
     wants_lse: bool,
 ) -> None:
     num_tokens, num_heads, num_shares, value_dim = partial.shape
+    shares = triton.next_power_of_2(num_shares)
     merge_rows_kernel[(num_tokens * num_heads,)](
         partial,
         partial_lse,
@@ -170,8 +177,8 @@ def _merge(
         num_shares,
         VALUE=value_dim,
         VALUES=launch.value,
-        SHARES=triton.next_power_of_2(num_shares),
+        SHARES=shares,
         HAS_SINKS=sinks is not None,
         WANTS_LSE=wants_lse,
-        num_warps=4,
+        num_warps=merge_warps(shares),
     )
