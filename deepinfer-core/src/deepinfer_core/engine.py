@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from deepinfer_core.speculative.choose import Measurable
     from deepinfer_core.structured.constraint import ThinkingStart
     from deepinfer_core.structured.decoding import StructuredDecoding
+    from deepinfer_core.weights.model_info import ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -147,16 +148,7 @@ class Engine:
         return cls(
             scheduler,
             device_side,
-            limits=RequestLimits(
-                vocab_size=info.vocab_size,
-                max_model_len=max_model_len,
-                max_position=info.max_position,
-                max_pool_tokens=device_side.kv.max_tokens_of_pool,
-                eos_token_ids=info.eos_token_ids,
-                logits_stages=frozenset(stages),
-                bounded_replay=config.cache.bounded_replay,
-                vision=device_side.runner.builder.images.config,
-            ),
+            limits=_request_limits(config, info, device_side, max_model_len, stages),
             loaded=loaded,
             structured=make_structured_decoding(config.structured, loaded),
             defaults=sampling_defaults(config.model, info),
@@ -351,3 +343,22 @@ class Engine:
                 f"{self.scheduler.num_waiting} requests wait, none runs, and nothing can start"
             )
         return result
+
+
+def _request_limits(
+    config: EngineConfig,
+    info: ModelInfo,
+    device_side: DeviceSide,
+    max_model_len: int,
+    stages: dict[str, Any],
+) -> RequestLimits:
+    return RequestLimits(
+        vocab_size=info.vocab_size,
+        max_model_len=max_model_len,
+        max_position=info.max_position,
+        max_pool_tokens=device_side.kv.max_tokens_of_pool,
+        eos_token_ids=info.eos_token_ids,
+        logits_stages=frozenset(stages),
+        bounded_replay=config.cache.bounded_replay,
+        vision=device_side.runner.builder.images.config,
+    )

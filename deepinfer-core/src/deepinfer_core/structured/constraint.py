@@ -49,8 +49,18 @@ class Constraint:
         budget: tokens of thinking, after which only its end may be drawn; None: no limit.
     """
 
-    __slots__ = ("_budget", "_end_ids", "_markers", "_matcher", "_num_matched", "_scratch",
-                 "_state", "error", "num_advanced")  # fmt: skip
+    __slots__ = (
+        "_budget",
+        "_end_ids",
+        "_markers",
+        "_matcher",
+        "_num_matched",
+        "_scratch",
+        "_scratch_at",
+        "_state",
+        "error",
+        "num_advanced",
+    )
 
     def __init__(
         self,
@@ -70,6 +80,8 @@ class Constraint:
         self._num_matched = 0
         self._state = _State(phases.get(start, "undecided"), 0)
         self._scratch: Row | None = None
+        self._scratch_at = -1
+        """How many tokens stand before what `_scratch` allows."""
         self.num_advanced = 0
         """Tokens that the request has."""
         self.error: GrammarError | None = None
@@ -124,7 +136,7 @@ class Constraint:
 
     def _look_ahead(self, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         for index, row in enumerate(rows):
-            self._fill(row)
+            self._fill(row, is_next=not index)
             if not index and not row.any():
                 raise GrammarError(
                     "the grammar allows no token of this vocabulary here, and may not end; "
@@ -170,9 +182,15 @@ class Constraint:
         if not self._matcher.can_end:
             return False
         self._matcher.fill(self._scratch)
+        self._scratch_at = self.num_advanced
         return not self._scratch.any()
 
-    def _fill(self, row: Row) -> None:
+    def _fill(self, row: Row, *, is_next: bool) -> None:
+        """Write what may be drawn here.
+
+        Args:
+            is_next: behind the tokens that the request has, not behind drafts.
+        """
         phase, num_thought = self._state
         markers = self._markers
         if phase == "thinking":
@@ -191,7 +209,10 @@ class Constraint:
         else:
             if self._scratch is None:
                 self._scratch = np.empty_like(row)
-            self._matcher.fill(row)
+            if is_next and self._scratch_at == self.num_advanced:
+                row[:] = self._scratch  # found out when the last token was kept
+            else:
+                self._matcher.fill(row)
             if self._matcher.can_end:
                 for end_id in self._end_ids:
                     _set(row, end_id)

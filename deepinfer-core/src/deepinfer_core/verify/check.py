@@ -6,7 +6,7 @@ parameters are the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -19,8 +19,6 @@ from deepinfer_core.models.interface import history_len_of
 from deepinfer_core.plugin_api.proposer import Proposer
 from deepinfer_core.request import Request
 from deepinfer_core.scheduling.plan import TokenLogprobs
-from deepinfer_core.speculative.ngram import Ngram
-from deepinfer_core.speculative.suffix import Suffix
 from deepinfer_core.verify.cases import (
     NUM_SAMPLES,
     OWN,
@@ -31,10 +29,9 @@ from deepinfer_core.verify.cases import (
     stop_end,
     with_samples,
 )
-from deepinfer_core.verify.rehearsal import MadeUpCosts, Rehearsed, Twin
+from deepinfer_core.verify.rehearsal import HOST_PROPOSERS, MadeUpCosts, Rehearsed, Twin
 
 BLOCK_SIZE_OF_PLAIN_RUN = 16
-HOST_PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"ngram": Ngram, "suffix": Suffix}
 FORCED_PREEMPTION_STEPS = 4
 """With preemption on, one running request is sent back every so many steps ..."""
 SURE = 12

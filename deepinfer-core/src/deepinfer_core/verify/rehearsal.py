@@ -5,7 +5,7 @@ Real text repeats itself too seldom, and tiny random models never do what one ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -14,7 +14,13 @@ import torch
 from deepinfer_core.models.causal import CausalModel
 from deepinfer_core.models.drafters.draft_model import DraftModel
 from deepinfer_core.models.drafters.interface import Drafts
+from deepinfer_core.plugin_api.proposer import Proposer
 from deepinfer_core.speculative.budget import DraftCosts, StepCosts
+from deepinfer_core.speculative.ngram import Ngram
+from deepinfer_core.speculative.suffix import Suffix
+
+HOST_PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"ngram": Ngram, "suffix": Suffix}
+"""Those that guess from a request's own tokens."""
 
 SHARE_RIGHT = 0.8
 """Of the tokens of a draft: rejection comes at every depth, and acceptance of all."""
