@@ -53,7 +53,7 @@ class Planner:
         return step
 
     def _schedule_running(self, step: Step, is_idle: bool) -> None:
-        running, allocate = self._roster.running, self._kv.allocate
+        running = self._roster.running
         for index, entry in enumerate(running):  # whoever is preempted leaves behind `index`
             if step.budget <= 0:
                 break
@@ -71,7 +71,7 @@ class Planner:
             if num_tokens > 1:
                 num_later = len(running) - index - 1
                 num_tokens = max(1, min(num_tokens, step.budget - num_later))
-            updates = allocate(request, request.num_computed_tokens + num_tokens)
+            updates = self._allocate(entry, request.num_computed_tokens + num_tokens)
             if updates is None:
                 num_tokens, updates = self._make_room(step, entry, num_tokens, is_idle)
                 if updates is None:
@@ -92,15 +92,11 @@ class Planner:
         )
         if room <= 0:
             return False
-        end = entry.num_tokens + room
-        ahead = min(end + self.num_lookahead_tokens, entry.max_total_tokens)
-        updates = self._kv.allocate(request, ahead)
-        if updates is None and ahead > end:
-            updates = self._kv.allocate(request, end)
+        updates = self._allocate(entry, entry.num_tokens + room)
         if updates is None:
             return False
         step.place(entry, num_tokens, updates, drafts[:room])
-        entry.num_tokens_ready = self._kv.capacity_of(request)
+        self._note_capacity(entry)
         return True
 
     def _make_room(
@@ -126,7 +122,7 @@ class Planner:
     def _allocate_most(self, entry: Entry, num_tokens: int) -> tuple[int, list[BlockUpdate] | None]:
         start = entry.request.num_computed_tokens
         while True:
-            updates = self._kv.allocate(entry.request, start + num_tokens)
+            updates = self._allocate(entry, start + num_tokens)
             if updates is not None or num_tokens == 1:
                 return num_tokens, updates
             num_tokens //= 2
@@ -207,7 +203,25 @@ class Planner:
         if request.num_in_flight_tokens:  # all that it has is computed
             if request.followers:
                 self._fork_followers(step, request)
-            entry.num_tokens_ready = self._kv.capacity_of(request)
+            self._note_capacity(entry)
+
+    def _allocate(self, entry: Entry, num_tokens: int) -> list[BlockUpdate] | None:
+        """Room for so many tokens, and where blocks are plenty for those that may be drafted.
+
+        A fork shares blocks as they are, so there must be none that only drafts are written to.
+        """
+        kv, request = self._kv, entry.request
+        is_plenty = kv.pool.num_free_blocks > 2 * len(self._roster.running)
+        if self.num_lookahead_tokens and is_plenty and not request.followers:
+            ahead = min(num_tokens + self.num_lookahead_tokens, entry.max_total_tokens)
+            updates = kv.allocate(request, ahead)
+            if updates is not None:
+                return updates
+        return kv.allocate(request, num_tokens)
+
+    def _note_capacity(self, entry: Entry) -> None:
+        capacity = self._kv.capacity_of(entry.request)
+        entry.num_tokens_ready = capacity - self.num_lookahead_tokens
 
     def _match(self, entry: Entry) -> int | None:
         """Tokens of a waiting request that the cache serves; None if the rest can't fit now.
