@@ -103,7 +103,7 @@ def _expert_products() -> Iterator[Product]:
     down, down_scales = _codes(EXPERTS, HIDDEN, FEATURES)
     plain_up, plain_down = _decode(up, up_scales), _decode(down, down_scales)
     plain = plain_up.bfloat16(), plain_down.bfloat16()
-    for rows in (1, 4, 16):
+    for rows in (1, 4, 16, 32):
         x = _normal(rows, HIDDEN)
         order = torch.rand(rows, EXPERTS, device=DEVICE).argsort(dim=1)
         ids = order[:, :TOP_K].to(torch.int32)

@@ -93,6 +93,14 @@ def test_a_row_has_the_same_bits_alone(run_program):
     assert json.loads(run_program("-c", INTERPRET, TRITON_INTERPRET="1")) is True
 
 
+def test_attention_and_mixtures_have_the_same_bits_in_any_batch_and_chunk(run_program):
+    """On a GPU `deepinfer plugins check cuda` tries many more."""
+    program = Path(__file__).with_name("interpret_invariant.py")
+    found = json.loads(run_program(program, TRITON_INTERPRET="1"))
+    ops = ("attn.paged", "attn.mla", "attn.sparse_mla", "moe.experts")
+    assert found == dict.fromkeys(ops, True)
+
+
 @pytest.mark.parametrize("sm", sorted(INSTRUCTIONS))
 def test_small_and_large_tiles_use_one_kind_of_instruction_and_fit(run_program, sm):
     tiles = sorted(launches_for(SHARED_BYTES[sm]), key=lambda tile: tile.rows * tile.outputs)

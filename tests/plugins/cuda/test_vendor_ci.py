@@ -216,7 +216,7 @@ def test_products_are_compared_with_what_they_should_be(script, monkeypatch):
     found = bits.repeat_products()
     assert found["wrong"] == {}
     assert found["unequal"] == {"gated": "3 of 200"} and not found["passed"]
-    assert found["counts"] == {"products": 3 + 1 + 3 + 6}
+    assert found["counts"] == {"products": 3 + 1 + 3 + 8}
     monkeypatch.setattr(bits, "dense", lambda x, weight: 1.1 * gemm.dense(x, weight))
     assert len(bits.repeat_products()["wrong"]) == 3
 

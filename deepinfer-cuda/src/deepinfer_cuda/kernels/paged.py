@@ -31,13 +31,16 @@ MIN_LONG = 1024
 
 def plan(problem: Problem, meta: AttentionMeta) -> Tiles | None:
     """The `plan` of `attn.paged`; None where every request has one query."""
-    if meta.max_query_len <= 1:
-        return None
     num_q_heads, num_kv_heads = problem.dim("num_q_heads"), problem.dim("num_kv_heads")
     group = (num_q_heads or 1) // (num_kv_heads or 1)
+    return _plan(meta, group, problem.dim("head_dim") or 128, problem.dtype)
+
+
+def _plan(meta: AttentionMeta, group: int, head_dim: int, dtype: str) -> Tiles | None:
+    if meta.max_query_len <= 1:
+        return None
     limit = shared_bytes(meta.cu_seqlens_q.device)
-    launch = prefill_launch(group, problem.dim("head_dim") or 128, problem.dtype, limit)
-    return plan_tiles(meta, launch.queries_per_tile)
+    return plan_tiles(meta, prefill_launch(group, head_dim, dtype, limit).queries_per_tile)
 
 
 def paged(
@@ -61,6 +64,8 @@ def paged(
         options = (scale, window, sinks, softcap, return_lse)
         is_plain = options[1:] == (None, None, None, False) and q.dtype != torch.float32
         if not isinstance(plan, Tiles):
+            plan = _plan(meta, num_heads // k_cache.shape[2], head_dim, dtype_name(q.dtype))
+        if plan is None:
             _attend_decode(q, k_cache, v_cache, meta, o, lse, *options)
         elif is_plain and meta.max_query_len >= MIN_LONG:
             o = _attend_long(q, k_cache, v_cache, meta, o, lse, scale)
