@@ -10,6 +10,8 @@ from deepinfer_core.plugins import PluginHost
 from deepinfer_core.runtime.token_pool import TokenPool
 from deepinfer_core.sampling.row_state import RowState
 from deepinfer_core.sampling.sampler import Sampler
+from deepinfer_core.structured.constraint import Constraint
+from deepinfer_core.structured.masks import GrammarMasks
 from deepinfer_core.testing.tiny import TINY_FAMILIES, write_tiny_checkpoint
 from deepinfer_core.testing.tiny_v41 import FOUR_LAYERS, TINY_VISION
 from deepinfer_core.verify.cases import Point
@@ -87,12 +89,12 @@ def test_random_combinations_equal_the_plain_run_bit_by_bit(name, tmp_path):
 
 def test_images_are_part_of_it(tmp_path, monkeypatch):
     path = write_tiny_checkpoint(tmp_path, "deepseek_v41", vision_config=TINY_VISION, **FOUR_LAYERS)
-    report = verify(path, num_points=1, seed=2008, max_tokens=4)
-    assert report.num_cases == 10 + 3
+    report = verify(path, num_points=1, seed=3467, max_tokens=4)
+    assert report.num_cases == 10 + 3 + 7
     assert report.passed, "\n".join(map(report.reproduction, report.results))
     # A cache that mistakes one image for another is found.
     monkeypatch.setattr("deepinfer_core.request.content_of", lambda *_: b"")
-    report = verify(path, num_points=1, seed=2008, max_tokens=4)
+    report = verify(path, num_points=1, seed=3467, max_tokens=4)
     assert {d.case for result in report.results for d in result.differences} <= {10, 11}
     assert not report.passed
 
@@ -147,6 +149,33 @@ def test_a_rejected_draft_that_counts_for_penalties_is_found(tiny, monkeypatch):
     assert all(result.num_draft_tokens > result.num_accepted_tokens for result in failed)
 
 
+def test_a_mask_that_is_a_step_out_of_date_is_found(tiny, monkeypatch):
+    """It is of the token before, so answers leave their forms, and drafts their masks."""
+    of_step = GrammarMasks.of_step
+    late = {}
+
+    def stale(self, plan, wanted):
+        mask = of_step(self, plan, wanted)
+        before, late[self] = late.get(self), mask
+        is_like = before is not None and mask is not None and before.shape == mask.shape
+        return before if is_like else mask
+
+    monkeypatch.setattr(GrammarMasks, "of_step", stale)
+    report = verify(tiny("llama"), num_points=8)
+    failed = [result for result in report.results if not result.passed]
+    assert failed
+    of_forms = range(10, report.num_cases)
+    assert all(set(result.point.cases) & set(of_forms) for result in failed)
+
+
+def test_an_answer_that_is_not_of_its_form_is_found_though_it_is_the_plain_run(tiny, monkeypatch):
+    monkeypatch.setattr(GrammarMasks, "of_step", lambda *_: None)
+    monkeypatch.setattr(Constraint, "advance", lambda self, token_id: False)
+    report = verify(tiny("llama"), num_points=8)
+    problems = [problem for result in report.results for problem in result.problems]
+    assert any("not of the form" in problem for problem in problems)
+
+
 def test_a_cache_that_never_hits_is_a_failure(tiny, monkeypatch):
     """N8: a cold-against-warm check passed without one hit."""
     monkeypatch.setattr("deepinfer_core.kv.manager.KVManager.match_prefix", lambda *_: 0)
@@ -173,7 +202,7 @@ def test_the_command_prints_json_and_exits_by_the_verdict(tiny, capsys, monkeypa
 
 
 def _uses_cache(index):
-    return Point.random(0, index, 150, num_cases=10).prefix_cache
+    return Point.random(0, index, 150, num_cases=19).prefix_cache
 
 
 def test_no_points_is_an_error(tiny):

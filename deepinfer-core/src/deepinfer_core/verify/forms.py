@@ -140,7 +140,10 @@ def _of_form(
             if end not in answer[: (form.budget or 0) + 1]:
                 return False
             answer = answer[answer.index(end) + 1 :]
-        return form.belongs(tokenizer.decode(answer))
+        try:
+            return form.belongs(tokenizer.decode(answer))
+        except (ValueError, KeyError, TypeError):  # no JSON, or other fields
+            return False
 
     return replace(case, prompt_token_ids=prompt, params=params, belongs=belongs)
 
