@@ -60,6 +60,8 @@ def _count_unequal(product: Callable[[], Tensor]) -> int:
     junk = torch.empty(JUNK_BYTES, dtype=torch.uint8, device=DEVICE)
     other = torch.empty_like(junk)
     num_unequal = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    # Else copies go to memory that earlier work still reads.
+    side.wait_stream(torch.cuda.current_stream())
     for turn in range(TIMES):
         if turn % 3 == 0:  # else alone
             with torch.cuda.stream(side):

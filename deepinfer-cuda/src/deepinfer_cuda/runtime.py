@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -40,7 +41,7 @@ class CudaRuntime:
         use_device(torch.cuda.get_device_name(device.index))
         self.index = device.index
         self.torch_device = f"cuda:{device.index}"
-        self._graph_pool: Any = None
+        self._graphs: weakref.WeakSet[_Graph] = weakref.WeakSet()
 
     def activate(self) -> None:
         torch.cuda.set_device(self.index)
@@ -83,7 +84,10 @@ class CudaRuntime:
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def capture(self, function: Callable[[], None]) -> CapturedGraph:
-        """Record the work that `function` queues; all graphs share one pool of memory."""
+        """Record the work that `function` queues; graphs share one pool of memory.
+
+        A pool is gone with the last graph in it, so it is the pool of one that is still held.
+        """
         side: Any = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.index))
         try:
@@ -92,11 +96,25 @@ class CudaRuntime:
                     function()
         finally:
             torch.cuda.current_stream(self.index).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
+        graph = _Graph()
+        earlier = next(iter(self._graphs), None)
+        with torch.cuda.graph(graph.recorded, pool=None if earlier is None else earlier.pool()):
             function()
-        self._graph_pool = graph.pool()
+        self._graphs.add(graph)
         return graph
+
+
+class _Graph:
+    """Recorded work, which can be held weakly."""
+
+    def __init__(self) -> None:
+        self.recorded = torch.cuda.CUDAGraph()
+
+    def replay(self) -> None:
+        self.recorded.replay()
+
+    def pool(self) -> Any:
+        return self.recorded.pool()
 
 
 def set_allocator() -> None:

@@ -1,6 +1,8 @@
 """What the runtime asks of torch, which is made up: no GPU is needed."""
 
 import types
+import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -8,6 +10,10 @@ from deepinfer_core.parallel import launch
 from deepinfer_core.parallel.launch import join_mesh
 from deepinfer_core.plugin_api import DeviceInfo, DeviceRuntime, MeasuresMemory
 from deepinfer_cuda import runtime
+
+
+class Pool:
+    pass
 
 
 class FakeCuda:
@@ -43,6 +49,26 @@ class FakeCuda:
 
     def max_memory_reserved(self, index):
         return self.peak
+
+    def current_stream(self, index):
+        return self.Stream(index)
+
+    @contextmanager
+    def stream(self, side):
+        yield
+
+    @contextmanager
+    def graph(self, recorded, pool=None):
+        recorded.in_pool = pool or Pool()
+        yield
+
+    class Stream:
+        def __init__(self, index): ...
+        def wait_stream(self, other): ...
+
+    class CUDAGraph:
+        def pool(self):
+            return self.in_pool
 
     def empty_cache(self):
         self.told.append("empty")
@@ -89,6 +115,20 @@ def test_the_allocator_grows_unless_a_person_set_it(cuda, monkeypatch, variable)
         monkeypatch.setenv(variable, "max_split_size_mb:64")
     start()
     assert cuda.told == ([] if variable else ["expandable_segments:True"])
+
+
+def test_graphs_share_the_pool_of_one_that_is_still_held(cuda):
+    """torch ends the process's use of a pool with the last graph in it."""
+    driver, calls = start(), []
+    first, second = (driver.capture(lambda: calls.append(1)) for _ in range(2))
+    assert len(calls) == 2 * (runtime.WARM_UP_RUNS + 1)
+    assert first.pool() is second.pool()
+    gone = weakref.ref(first.pool())
+    del first
+    assert driver.capture(list).pool() is second.pool()
+    del second
+    assert gone() is None
+    assert driver.capture(list).pool() is not None
 
 
 def test_ranks_meet_over_nccl_each_on_its_gpu(cuda, monkeypatch):

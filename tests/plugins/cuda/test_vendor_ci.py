@@ -105,7 +105,9 @@ def test_every_check_is_in_one_share(script, monkeypatch):
     monkeypatch.setattr(conformance, "run_check", note)
     jobs = vendor_ci.conformance(vendor_ci.parse([]))
     counts = [conformance.run_checks(*job.arguments)["counts"]["checks"] for job in jobs]
-    assert sorted(ran) == sorted(check.id for check in list_checks(subject))
+    expected = [check.id for check in list_checks(subject) if "triton_plain" not in check.id]
+    expected = [id for id in expected if "invariant_plain" not in id]  # these are for older GPUs
+    assert sorted(ran) == sorted(expected)
     assert sum(counts) == len(ran) > 1000
     far = next(job for job in jobs if job.arguments[0] == "far")
     assert (
@@ -114,27 +116,28 @@ def test_every_check_is_in_one_share(script, monkeypatch):
     )
 
 
-def test_a_check_that_is_refused_failed_but_not_where_a_library_is_missing(script, monkeypatch):
+def test_what_a_kernel_refuses_is_told_and_no_failure(script, monkeypatch):
+    """That a claim is refused in every case, another check finds."""
     conformance = script("ci_conformance")
     answers = {
         "a": ("passed", ""),
-        "b": ("refused", "flashinfer is not installed; pip install it"),
+        "b": ("failed", "claimed, but no case is served; it says: flashinfer is not installed"),
         "c": ("failed", "off by 3"),
-        "d": ("refused", "no such tile"),
+        "d": ("refused", "rounds rows, which the problem does not permit"),
     }
     checks = [types.SimpleNamespace(id=id, name="", level="L1") for id in answers]
     monkeypatch.setattr(conformance, "_all_checks", lambda: checks)
-    monkeypatch.setattr(
-        conformance,
-        "run_check",
-        lambda check: types.SimpleNamespace(
-            outcome=answers[check.id][0], message=answers[check.id][1]
-        ),
-    )
+
+    def run(check):
+        outcome, message = answers[check.id]
+        return types.SimpleNamespace(outcome=outcome, message=message)
+
+    monkeypatch.setattr(conformance, "run_check", run)
     assert conformance.run_checks("L1", 0, 1) == {
         "passed": False,
-        "counts": {"checks": 3, "of libraries that are not installed": 1},
-        "failed": {"c": "failed: off by 3", "d": "refused: no such tile"},
+        "counts": {"checks": 2, "refused": 2, "failed": 1},
+        "failed": {"c": "failed: off by 3"},
+        "refusals": {answers[id][1]: 1 for id in "bd"},
     }
     assert conformance.run_checks("L1", 0, 1, "a")["passed"]
 
