@@ -39,16 +39,17 @@ CASES = {
     "moe.route": ("8to2-sqrtsoftplus", "8to2-hash", "8to2-image-bias", "8to2-groups-bias"),
     "moe.experts": ("expert_map",),
     "moe.coded": ("fp8_block128-limit", "fp8_block32", "mxfp4-expert_map"),
-    ("moe.coded", "cuda.triton_rounded"): (
-        *("fp8_block128-limit-rounded_rows", "fp8_block128-expert_map-rounded_rows"),
-    ),
+    ("moe.coded", "cuda.triton_rounded"): ("fp8_block128-expert_map-rounded_rows",),
     "gemm.coded": (*("fp8_block128-192to130-bias", "fp8_block32-192to130", "mxfp4-192to130-bias"),),
     ("gemm.coded", "cuda.triton_rounded"): (
         *("fp8_block128-384to256-rounded_rows", "fp8_block128-192to130-bias-rounded_rows"),
     ),
 }
 """Those of the slow ops, or of a provider of one; a program takes milliseconds here."""
-ELSEWHERE = {"attn.merge", "attn.sparse_mla", "index.select"}
+ELSEWHERE = {
+    *("attn.merge", "attn.sparse_mla", "index.select", "norm.layer", "kv.compress", "spec.verify"),
+    *("hc.pre", "hc.post", "hc.head", "hc.collapse"),
+}
 """Ops that `interpret_sparse.py` runs."""
 MAX_CASES = 3
 """Of every other op in a dtype, spread over its list."""

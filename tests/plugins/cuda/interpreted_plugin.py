@@ -9,6 +9,7 @@ import eight_bits
 from deepinfer_core import hookimpl
 from deepinfer_core.plugin_api import DeviceInfo, PluginInfo
 from deepinfer_cuda import heuristics_attention, heuristics_latent, plugin
+from deepinfer_cuda.kernels import quant
 
 NOT_BFLOAT16 = ("float32", "float16")
 """Which the interpreter rounds as it should; it cuts bfloat16 off, and multiplies its bit patterns
@@ -16,6 +17,7 @@ in `tl.dot`."""
 heuristics_attention.MAX_SPLITS = 3
 heuristics_attention.LANES = 3
 heuristics_latent.MAX_SHARES = 3
+quant.MIN_MANY = 16
 eight_bits.round_as_devices_do()
 
 
@@ -34,6 +36,5 @@ def deepinfer_kernels(device):
 
 def _on_cpu(caps):
     features = caps.features - {"graph_safe"}
-    return replace(
-        caps, device_kinds=("cpu",), arch=(None, None), dtypes=NOT_BFLOAT16, features=features
-    )
+    dtypes = caps.dtypes if "int32" in caps.dtypes else NOT_BFLOAT16
+    return replace(caps, device_kinds=("cpu",), arch=(None, None), dtypes=dtypes, features=features)

@@ -11,6 +11,8 @@ from deepinfer_cuda.claims.claim import INVARIANT, LAWS, claim
 OLDEST_E4M3 = "8.9"
 """Compute capability from which Triton knows the type."""
 WEIGHTS = ("fp8_block128", "fp8_block32", "mxfp4")
+ROUGH = ("bfloat16", "float16")
+"""What matrix units of 9.0 suffice for, which add products of e4m3 up with few bits."""
 ROWS = (
     "int8_token",
     "fp8_token",
@@ -49,13 +51,13 @@ KERNELS = tuple(
             "rounded_gemm:coded",
             *("bias", "rounded_rows"),
             laws=LAWS,
-            dtypes=("bfloat16", "float16"),
+            dtypes=ROUGH,
             schemes=("fp8_block128",),
             supports=may_round,
             provider="cuda.triton_rounded",
             priority=11,
         ),
         claim("quant.act", "quant:act", schemes=ROWS),
-        claim("gemm.scaled", "scaled_gemm:scaled", laws=LAWS, schemes=ROWS),
+        claim("gemm.scaled", "scaled_gemm:scaled", laws=LAWS, dtypes=ROUGH, schemes=ROWS),
     )
 )

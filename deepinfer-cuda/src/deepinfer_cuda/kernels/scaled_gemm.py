@@ -131,7 +131,9 @@ def scaled_kernel(
             start = step * STEP
             x = _load_tile(q, first_row, start, SIZE, num_rows, ROWS, SIZE, STEP, IS_DESCRIBED)
             y = _load_tile(w, first_output, start, SIZE, num_outputs, OUTPUTS, SIZE, STEP, IS_DESCRIBED)  # fmt: skip  # noqa: E501
-            if SWAP:
+            if IS_INTEGER:
+                total += _dot(x, y, SWAP, True)
+            elif SWAP:
                 total = tl.dot(y, tl.trans(x), total, max_num_imprecise_acc=STEP)
             else:
                 total = tl.dot(x, tl.trans(y), total, max_num_imprecise_acc=STEP)
