@@ -3,8 +3,8 @@
     python scripts/measure_drafts.py models/SmolLM2-135M-Instruct.Q4_1.gguf --out build/drafts.json
 
 Three kinds of text, one request at a time, greedy, in turns with and without drafts; the quickest
-turn of each counts. Free text is where a guard has to keep drafts from costing time. CPU time stands
-beside wall clock: with one thread it is the same, and other processes do not disturb it.
+turn of each counts. Free text is where a guard has to keep drafts from costing time. CPU time is
+given beside wall clock: with one thread it is the same, and other processes do not disturb it.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ BAD: dict[str, list[Any]] = {
     "cache_dir": [3],
     "proposer": ["", 3, None],
     "num_drafts": [0, 16, True, "4"],
+    "draft_model": [3],
     "draft_guard": [1, "yes"],
     "grammar_backend": ["", 3, None],
     "compile_timeout_s": [0, -1.0, "1", None],

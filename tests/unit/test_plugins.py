@@ -61,7 +61,7 @@ def host():
 def test_built_ins_register_like_everybody_else(host):
     (core,) = host.plugins
     assert (core.name, core.distribution, core.state) == ("core", "deepinfer-core", "loaded")
-    hooks = ("plugin_info", "probe", "kernels", "proposers")
+    hooks = ("plugin_info", "probe", "kernels", "proposers", "grammar_backends")
     assert set(core.hooks) == {f"deepinfer_{hook}" for hook in hooks}
     assert host.failures == []
     assert [device.kind for device in host.devices()] == ["cpu"]

@@ -130,7 +130,9 @@ class ProposerSpec(TargetRecord):
     """A maker of draft tokens."""
 
     runs_on: Literal["device", "host"] = "host"
-    """A host proposer needs the last tokens on the host, so its requests sit out a step."""
+    """On the host, `target` makes a `plugin_api.proposer.Proposer`. On the device it is a function
+    from a `speculative.choose.DrafterSetup` to a `models.drafters.interface.Drafter` with its
+    weights in place; these two may still change within an API version."""
 
 
 @dataclass(frozen=True, slots=True)
