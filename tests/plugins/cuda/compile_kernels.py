@@ -187,9 +187,11 @@ def type_of(name, constants):
     return "fp32" if name in FLOATS else "i32"
 
 
-def compile_kernel(kernel, constants, options, sm):
+def compile_kernel(kernel, constants, options, sm, types=None):
+    """Arguments have the types that their names say, or `types` does."""
     names = kernel.arg_names
-    signature = {name: type_of(name, constants) for name in names}
+    types = types or {}
+    signature = {name: types.get(name) or type_of(name, constants) for name in names}
     aligned = [
         (index,)
         for index, name in enumerate(names)
