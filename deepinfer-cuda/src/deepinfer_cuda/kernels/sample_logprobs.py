@@ -17,7 +17,7 @@ def _normalize(x, normalizer):
     return tl.where(x == float("-inf"), float("-inf"), logprob)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_best"])  # 1 would be a constant, which `take_best` is not for
 def _logprobs_kernel(
     logits_ptr,
     packed_ptr,

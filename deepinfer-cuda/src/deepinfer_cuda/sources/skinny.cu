@@ -1,10 +1,10 @@
 // y[M, N] = x[M, K] * w[N, K]^T for few rows M, bound by reading w once.
 //
 // A block of threads streams tiles of 16 rows of w through a ring in shared memory. Some warps fill it with
-// bulk copies; asking for one takes a warp some 50 cycles, so one warp alone would be too slow. No kernel
-// writes w, so the ring fills while the kernel before this one still runs (programmatic dependent launch);
-// only x is waited for. Eight warps share out the columns of each piece of a tile, and their sums are added
-// in order of warp: a row's bits do not depend on the other rows.
+// bulk copies; asking for one takes a warp some 50 cycles, so one warp alone would be too slow. No kernel of
+// a recorded step writes w, so the ring fills while the kernel before this one still runs (programmatic dependent
+// launch); only x is waited for. Eight warps share out the columns of each piece of a tile, and their sums are
+// added in order of warp: a row's bits do not depend on the other rows.
 //
 // With experts, there are as many matrices w, and lists of up to eight slots that are multiplied with one
 // of them. A slot is a pair of a token and one of its experts.
