@@ -153,7 +153,8 @@ class Verifier:
             for case, requests in self._run_all(engine, point, rng).items():
                 for index, request in enumerate(requests):
                     if request.finish_reason != "abort":
-                        self._compare(result, case, index, Sample.of(request))
+                        wanted = self._wanted(case, index, requests)
+                        self._compare(result, (case, index), wanted, Sample.of(request))
         engine.check_integrity()
         counters = engine.metrics()
         result.num_hit_tokens = counters["num_hit_tokens"]
@@ -164,13 +165,28 @@ class Verifier:
             result.problems.append("the prefix cache was on and nothing hit")
         if point.preemption and not result.num_preemptions:
             result.problems.append("preemption was on and nothing was preempted")
-        is_sure = point.proposer in (REHEARSED, TWIN) and result.num_draft_tokens > SURE
+        is_sure = point.proposer == REHEARSED or (point.proposer == TWIN and self._is_free(point))
+        is_sure = is_sure and result.num_draft_tokens > SURE
         if is_sure and not result.num_accepted_tokens:
             result.problems.append("answers were drafted and no draft was accepted")
         return result
 
+    def _is_free(self, point: Point) -> bool:
+        """No case has a form, of which the model itself knows nothing."""
+        return all(self._cases[case].belongs is None for case in self._order(point))
+
+    def _order(self, point: Point) -> list[int]:
+        return list(range(len(self._cases)) if point.cases is None else point.cases)
+
+    def _wanted(self, case: int, index: int, requests: Sequence[Request]) -> Sample:
+        """What the plain run has of a sample, which may deliver for one that was given up."""
+        plain = self._plain[case][index]
+        if requests[0].finish_reason != "abort" or not requests[index].prompt_logprobs:
+            return plain
+        return replace(plain, prompt_logprobs=self._plain[case][0].prompt_logprobs)
+
     def _run_all(self, engine: Engine, point: Point, rng: Random) -> dict[int, list[Request]]:
-        order = list(range(len(self._cases)) if point.cases is None else point.cases)
+        order = self._order(point)
         if point.shuffled:
             rng.shuffle(order)
         num_late = rng.randrange(len(order)) if point.shuffled else 0
@@ -246,8 +262,10 @@ class Verifier:
             return Twin(self._loaded.model, seed=point.index)
         return self._loaded.drafter if point.proposer == OWN else None
 
-    def _compare(self, result: PointResult, case: int, sample: int, got: Sample) -> None:
-        plain = self._plain[case][sample]
+    def _compare(
+        self, result: PointResult, place: tuple[int, int], plain: Sample, got: Sample
+    ) -> None:
+        case, sample = place
         reason, stopped_by = got.reason
         if not self._cases[case].has_form(got.token_ids, None if stopped_by else reason):
             result.problems.append(f"prompt {case} sample {sample}: not of the form it was to have")
