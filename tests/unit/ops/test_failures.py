@@ -11,7 +11,8 @@ from deepinfer_core.ops.table import make_op_table
 from deepinfer_core.plugin_api import Caps, DeviceInfo, KernelSpec
 
 BOARD = DeviceInfo(kind="board", arch="2.0")
-CAPS = Caps(device_kinds=("*",), dtypes=("float32", "float16"))
+INVARIANT = frozenset({"batch_invariant"})
+CAPS = Caps(device_kinds=("*",), dtypes=("float32", "float16"), features=INVARIANT)
 
 
 class CompileError(Exception):
@@ -104,6 +105,24 @@ def test_one_that_was_named_stops_the_engine(named):
     ) as caught:
         bound(4)
     assert isinstance(caught.value.__context__, CompileError)
+
+
+def test_bits_of_references_are_called_unproven_where_they_are_asked_for(caplog):
+    """Torch's own kernels on a device may round a row as the batch has it."""
+    reference = kernel("torch.reference", "double", 0)
+    for options, expected in (({}, 0), ({"batch_invariant": True}, 1)):
+        caplog.clear()
+        ops = table(BROKEN, reference, **options)
+        bound = ops.bind("fake.double", dtype="float32")
+        ops.freeze()
+        assert "proven on the CPU only" not in caplog.text
+        bound(4)
+        assert caplog.text.count("fake.double on board: that their bits do not depend") == expected
+    ops = table(reference, batch_invariant=True)
+    ops.bind("fake.double", dtype="float32")
+    caplog.clear()
+    ops.freeze()
+    assert "proven on the CPU only" in caplog.text
 
 
 def test_several_may_be_named():

@@ -176,11 +176,12 @@ class OpTable:
     def freeze(self) -> None:
         """Refuse new problems; those that are bound may be bound again. Idempotent.
 
-        Says once which ops run on a slow reference.
+        Says once which ops run on a slow reference, or on one whose bits were not proven.
         """
         if self._is_frozen:
             return
         self._is_frozen = True
+        self._warn_of_unproven_bits(self._choices.values())
         slow = sorted({c.op for c in self._choices.values() if c.is_reference_on_accelerator})
         if slow:
             logger.warning(
@@ -189,6 +190,19 @@ class OpTable:
                 ", ".join(slow),
                 self._rules.device.kind,
             )
+
+    def _warn_of_unproven_bits(self, choices: Iterable[OpChoice]) -> None:
+        """Torch's own kernels may sum up in another order for another number of rows."""
+        is_asked_for = "batch_invariant" in self._rules.required_features
+        if not is_asked_for or self._rules.device.kind == "cpu":
+            return
+        ops = sorted({c.op for c in choices if c.kernel.priority <= REFERENCE_PRIORITY})
+        if ops:
+            logger.warning(
+                "reference kernels serve %s on %s: that their bits do not depend on the batch was "
+                "proven on the CPU only; `deepinfer verify` tells whether they do",
+                ", ".join(ops), self._rules.device.kind,
+            )  # fmt: skip
 
     def choices(self) -> list[OpChoice]:
         """Every selection so far, in order of binding."""
@@ -233,6 +247,7 @@ class OpTable:
         for problem, bound in self._bound.items():
             if bound.plan_key == key:
                 bound.become(self._select(problem))
+        self._warn_of_unproven_bits([self._choices[failed.problem]])
         logger.warning(
             "kernel %s of %s %s; %s serves instead",
             kernel.provider, kernel.op, self._failures[key], failed.provider,
