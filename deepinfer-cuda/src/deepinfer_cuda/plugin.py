@@ -50,4 +50,14 @@ def deepinfer_device_runtime(device: DeviceInfo) -> DeviceRuntime | None:
 def deepinfer_kernels(device: DeviceInfo) -> list[KernelSpec]:
     if device.kind != KIND:
         return []
-    return all_kernels()
+    return [kernel for kernel in all_kernels() if not _is_for_older(kernel, device)]
+
+
+def _is_for_older(kernel: KernelSpec, device: DeviceInfo) -> bool:
+    """Whether it stands in on older devices for a kernel that this one has."""
+    newest = kernel.caps.arch[1]
+    return newest is not None and device.arch is not None and _parts(device.arch) > _parts(newest)
+
+
+def _parts(arch: str) -> list[int]:
+    return [int(part) for part in arch.split(".")]

@@ -14,6 +14,7 @@ from deepinfer_cuda.heuristics_index import MAX_PICK_BLOCK, scores_launch
 from deepinfer_cuda.heuristics_latent import rows_launch
 from deepinfer_cuda.kernels import (
     attend_rows,
+    compress,
     gather_heads,
     index,
     index_pick,
@@ -21,15 +22,19 @@ from deepinfer_cuda.kernels import (
     join_keys,
     merge,
     sparse,
+    streams,
 )
 from deepinfer_cuda.kernels.records import layout_of
 
 HEADS, RANK, ROPE = 128, 512, 64
+STREAMS, HIDDEN_SIZE = 4, 7168
 INDEX_HEADS, INDEX_DIM, TOP_K, PER_BLOCK = 64, 128, 2048, 64
 LATER = ("rows 656", "rows 528", "scores of a chunk", "scores 132", "pick")
 compile_kernels.POINTERS |= {
     **dict.fromkeys(("scores_ptr", "weights_ptr", "best_ptr", "lse1_ptr", "lse2_ptr"), "*fp32"),
     **dict.fromkeys(("list_ptr", "extra_list_ptr", "listed_ptr", "table_ptr", "out_ptr"), "*i32"),
+    **dict.fromkeys(("fn_ptr", "parts_ptr", "base_ptr", "scale_ptr", "post_ptr"), "*fp32"),
+    **dict.fromkeys(("mix_ptr", "bias_ptr"), "*fp32"),
     "requests_ptr": "*i64",
     "positions_ptr": "*i64",
 }
@@ -38,7 +43,9 @@ compile_kernels.UNALIGNED += (
     *("num_shares", "min_share", "width", "first_token", "num_tokens", "per_block", "num_chosen"),
     *("tokens_per_row", "rows_per_score", "num_blocks", "length", "list_stride", "listed_stride"),
     "extra_list_stride",
+    *("num_pieces", "num_iters"),
 )
+compile_kernels.FLOATS += ("norm_eps",)
 
 
 def rows(launch, record, extra_record=None):
@@ -106,7 +113,34 @@ def plain_launches(sm):
             {"NOPE": 128, "ROPE": ROPE, "NOPES": 128, "ROPES": ROPE, "TOKENS": join_keys.TOKENS},
             {},
         ),
+        **stream_launches(),
     }  # fmt: skip
+
+
+def stream_launches():
+    """Of hyper-connections, and of the compressor beside them."""
+    count, size = 2 * STREAMS + STREAMS * STREAMS, STREAMS * HIDDEN_SIZE
+    tile = {"ROWS": streams.ROWS, "PIECE": streams.PIECE, "BLOCK": streams.BLOCK}
+    stream = {"SIZE": HIDDEN_SIZE, "N": STREAMS, "DIMS": streams.DIMS}
+    return {
+        "project": (
+            streams._project_kernel,
+            tile | {"SIZE": size, "COUNT": count, "COUNTS": 32},
+            {"num_warps": 4},
+        ),
+        "coefficients": (
+            streams._coefficients_kernel,
+            {"SIZE": size, "COUNT": count, "N": STREAMS, "NS": STREAMS, "IS_HEAD": False},
+            {"num_warps": 1},
+        ),
+        "collapse": (streams._collapse_kernel, stream, {"num_warps": 2}),
+        "post": (streams._post_kernel, stream, {"num_warps": 2}),
+        "compress": (
+            compress._compress_kernel,
+            {"WIDTH": 1024, "OUT": 512, "GROUP": 4, "TOKENS": 8, "CHANNELS": compress.CHANNELS},
+            {"num_warps": 2},
+        ),
+    }
 
 
 def coded_launches(sm):
@@ -137,7 +171,9 @@ def main():
         chosen = {name: chosen[name] for name in LATER}
     for name, launch in chosen.items():
         is_coded = launch[1].get("RECORD") is not None
-        compile_kernels.POINTERS["cache_ptr"] = "*u8" if is_coded else "*bf16"
+        compile_kernels.POINTERS["cache_ptr"] = (
+            "*u8" if is_coded else "*fp32" if name == "compress" else "*bf16"
+        )
         compile_kernels.POINTERS["extra_cache_ptr"] = compile_kernels.POINTERS["cache_ptr"]
         found[name] = compile_kernels.describe(compile_kernels.compile_kernel(*launch, sm))
     print(json.dumps({"limit": compile_kernels.SHARED_BYTES[sm], "kernels": found}))

@@ -1,4 +1,5 @@
-"""As `interpret.py`, of the ops of sparse attention: short cases, as a query takes long here.
+"""As `interpret.py`, of sparse attention and what such models have beside it: short cases, as a
+query takes long here.
 
 TRITON_INTERPRET=1 python interpret_sparse.py
 """
@@ -20,26 +21,33 @@ from deepinfer_core.testing.trial import Trial
 from deepinfer_cuda import heuristics_index
 
 CASES = {
+    ("norm.layer", "cuda.triton", "float16"): ("hidden33-bias-residual", "hidden576", "hidden64"),
+    ("norm.layer", "cuda.triton", "float32"): ("hidden576-bias",),
+    ("hc.pre", "cuda.triton", "float32"): ("4x64", "3x20-delayed"),
+    ("hc.pre", "cuda.triton", "float16"): ("4x64-delayed",),
+    ("hc.post", "cuda.triton", "float16"): ("4x64", "3x20"),
+    ("hc.head", "cuda.triton", "float16"): ("4x64", "3x20"),
+    ("hc.collapse", "cuda.triton", "float32"): ("4x64", "3x20"),
+    ("kv.compress", "cuda.triton", "float32"): (
+        *("overlap-4x64-strided_cache", "apart-8x32", "overlap-3x20"),
+    ),
+    ("spec.verify", "cuda.triton", "int32"): ("depth1", "depth5", "depth8"),
     ("index.select", "cuda.triton", "float32"): (
-        *("decode-16x32x24x1", "decode-strided_cache-3x20x2x1", "mixed-strided_cache-16x32x24x4"),
-        *("mixed-candidates-kept-3x20x2x1", "decode-candidates-strided_cache-given-16x32x24x4"),
-        *("decode-records-strided_cache-132-3x20x2x1", "mixed-records-strided_cache-68-16x32x24x4"),
+        *("decode-16x32x24x1", "decode-candidates-strided_cache-given-16x32x24x4"),
+        *("decode-records-strided_cache-132-3x20x2x1", "mixed-candidates-kept-3x20x2x1"),
     ),
-    ("index.select", "cuda.triton", "float16"): (
-        *("decode-records-strided_cache-132-16x32x24x1", "mixed-3x20x2x1"),
-    ),
-    ("index.select", "cuda.triton_invariant", "float16"): ("mixed-candidates-kept-16x32x24x1",),
+    ("index.select", "cuda.triton", "float16"): ("decode-records-strided_cache-68-16x32x24x4",),
+    ("index.select", "cuda.triton_invariant", "float16"): ("decode-strided_cache-3x20x2x1",),
     ("attn.merge", "cuda.triton", "float32"): ("9x64", "9x20"),
     ("attn.merge", "cuda.triton", "float16"): ("9x20",),
     ("attn.sparse_mla", "cuda.triton", "float32"): (
-        *("one-16x80x64x24", "all-3x26x20x5", "records-656-16x80x64x24"),
-        *("records-584-3x26x20x5", "records-528-16x80x64x24", "records-528+288-16x80x64x24"),
+        *("all-3x26x20x5", "records-656-16x80x64x24", "records-528+288-3x26x20x5"),
     ),
-    ("attn.sparse_mla", "cuda.triton", "float16"): ("all-16x80x64x24", "records-528+288-3x26x20x5"),
-    ("attn.sparse_mla", "cuda.triton_invariant", "float32"): ("all-16x80x64x24",),
+    ("attn.sparse_mla", "cuda.triton", "float16"): ("one-16x80x64x24", "records-584-3x26x20x5"),
+    ("attn.sparse_mla", "cuda.triton_invariant", "float32"): ("all-3x26x20x5",),
     ("attn.sparse_mla", "cuda.triton_plain", "float16"): ("two-3x26x20x5",),
 }
-TOKEN_COUNTS = {"attn.sparse_mla": (3,)}
+TOKEN_COUNTS = {"attn.sparse_mla": (3,), "hc.pre": (17,)}
 """Instead of those of a case."""
 heuristics_index.MAX_SHARES = 3
 

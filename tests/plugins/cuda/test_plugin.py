@@ -1,6 +1,7 @@
 """What the plugin finds and claims, told by a driver that is made up."""
 
 import json
+from functools import partial
 
 import pytest
 from deepinfer_core.errors import UnsupportedOpError
@@ -86,6 +87,20 @@ def test_kernels_are_for_its_own_devices():
     assert {kernel.caps.device_kinds for kernel in kernels} == {("cuda",)}
     paged = next(kernel for kernel in kernels if kernel.op == "attn.paged@1")
     assert "batch_invariant" not in paged.caps.features
+
+
+@pytest.mark.parametrize(("arch", "knows_codes"), [("8.6", False), ("8.9", True), ("10.0", True)])
+def test_rows_that_are_records_are_for_gpus_that_know_their_codes(arch, knows_codes):
+    device = DeviceInfo("cuda", arch=arch)
+    kernels = plugin.deepinfer_kernels(device)
+    bind = partial(make_op_table(kernels, device=device).bind, "index.select", dtype="bfloat16")
+    assert bind().provider == "cuda.triton" + ("" if knows_codes else "_plain")
+    if knows_codes:
+        assert bind(scheme="132", features=("records",)).provider == "cuda.triton"
+        assert not any(kernel.provider.endswith("_plain") for kernel in kernels)
+    else:
+        with pytest.raises(UnsupportedOpError, match="records"):
+            bind(scheme="132", features=("records",))
 
 
 @pytest.mark.parametrize("arch", ["8.0", "9.0", "10.0", "12.0"])

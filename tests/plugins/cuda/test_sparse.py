@@ -7,7 +7,10 @@ import pytest
 
 pytest.importorskip("triton")
 PROGRAM = Path(__file__).parent / "interpret_sparse.py"
-OPS = {"attn.merge", "attn.sparse_mla", "index.select"}
+OPS = {
+    *("attn.merge", "attn.sparse_mla", "index.select", "norm.layer", "kv.compress", "spec.verify"),
+    *("hc.pre", "hc.post", "hc.head", "hc.collapse"),
+}
 
 
 def test_kernels_of_sparse_attention_agree_with_the_truth(run_program):

@@ -14,6 +14,7 @@ from deepinfer_cuda.claims import (
     moe,
     rows,
     sampling,
+    streams,
 )
 
 
@@ -26,6 +27,7 @@ def all_kernels() -> list[KernelSpec]:
         *moe.KERNELS,
         *coded.KERNELS,
         *sampling.KERNELS,
+        *streams.KERNELS,
         *invariant.KERNELS,
         *adapters.KERNELS,
     ]

@@ -43,6 +43,9 @@ class ExpandedPlan:
 def plan(problem: Problem, meta: AttentionMeta) -> ExpandedPlan:
     """The `plan` of `attn.mla_prefill`: counts from the host's bounds, contents from the device."""
     device = meta.seq_lens.device
+    if not meta.num_reqs:
+        none = torch.empty(0, dtype=torch.int32, device=device)
+        return ExpandedPlan(none, none.long(), none, none)
     launch = expanded_launch(1, 1, 1, problem.dtype, shared_bytes(device))
     ends = meta.seq_lens.cumsum(0)
     rows = torch.arange(sum(meta.seq_len_bounds), device=device)

@@ -39,7 +39,9 @@ def attend_long(
 def attend_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """[1, H, L, D] of the last L of [1, Hk, N, D] and [1, Hk, N, Dv] -> [L, H, Dv]."""
     count, before = q.shape[2], k.shape[2] - q.shape[2]
-    own, own_lse = attend_fused(q, k[:, :, before:], v[:, :, before:], scale, is_causal=True)
+    own, own_lse = attend_fused(
+        q, k[:, :, before:], v[:, :, before:], scale, is_causal=True, wants_lse=before > 0
+    )
     own = own.squeeze(0).transpose(0, 1)
     if not before:
         return own

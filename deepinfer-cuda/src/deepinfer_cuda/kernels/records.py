@@ -56,9 +56,10 @@ def _scales(first, group, mask, SCALES: tl.constexpr):
 @triton.jit
 def load_codes(base, places, dims, mask, RECORD: tl.constexpr):
     """What the codes of these dims stand for without their scales, of records without a tail."""
+    CODES: tl.constexpr = RECORD[0]
     record = base + places[:, None]
     dims = dims[None, :]
-    if RECORD[0] == "e4m3":
+    if CODES == "e4m3":
         x = _e4m3(tl.load(record + dims, mask=mask, other=0))
     else:
         byte = tl.load(record + dims // 2, mask=mask, other=0).to(tl.int32)
@@ -69,7 +70,9 @@ def load_codes(base, places, dims, mask, RECORD: tl.constexpr):
 @triton.jit
 def load_scale(base, places, mask, RECORD: tl.constexpr):
     """The first scale of the records in these places, [places] float32."""
-    return _scales(base + places + RECORD[4], tl.zeros_like(places), mask, RECORD[1])
+    SCALES: tl.constexpr = RECORD[1]
+    SCALES_AT: tl.constexpr = RECORD[4]
+    return _scales(base + places + SCALES_AT, tl.zeros_like(places), mask, SCALES)
 
 
 @triton.jit
