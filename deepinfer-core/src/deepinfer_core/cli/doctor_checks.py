@@ -21,6 +21,7 @@ from deepinfer_core.plugins import PluginHost
 EXTRAS = {
     "hub": ("huggingface-hub", "models by hub id, such as owner/name"),
     "plot": ("matplotlib", "plots of `deepinfer bench`"),
+    "structured": ("xgrammar", "answers of a given form, such as a JSON schema"),
     "test": ("pytest", "`deepinfer plugins check`"),
 }
 """Extra of deepinfer-core -> (its distribution, what it is for)."""
