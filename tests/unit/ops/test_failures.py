@@ -179,7 +179,10 @@ def test_the_next_start_knows(tmp_path, fakes):
 
 
 def test_what_compilers_print_is_cut(fakes):
-    fakes.error = CompileError("x " * 5000)
+    """Some say where, print the program, and say why."""
+    fakes.error = CompileError("at line 7: " + "x " * 5000 + "no such type")
     ops = table(BROKEN, SOUND)
     ops.bind("fake.double", dtype="float32")(4)
-    assert len(ops.choices()[0].rejected[0][1]) < 400
+    reason = ops.choices()[0].rejected[0][1]
+    assert len(reason) < 400
+    assert "at line 7" in reason and reason.endswith("x x no such type")

@@ -14,7 +14,7 @@ from deepinfer_core.hint_file import HintFile
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 300
-"""Characters of what a compiler says that are kept; some print the whole program."""
+"""Characters of what a compiler says that are kept; some print the program between where and why."""
 
 
 class KernelFailures(Mapping[str, str]):
@@ -38,7 +38,10 @@ class KernelFailures(Mapping[str, str]):
 
     def add(self, key: str, what: str) -> None:
         """Note what a compiler said."""
-        reason = f"does not compile on this device: {' '.join(what.split())[:MAX_REASON]}"
+        words = " ".join(what.split())
+        if len(words) > MAX_REASON:
+            words = f"{words[: MAX_REASON // 3]} ... {words[-2 * MAX_REASON // 3 :]}"
+        reason = f"does not compile on this device: {words}"
         if self._file is not None:
             # Another process may have found some since.
             found = self._file.read()
