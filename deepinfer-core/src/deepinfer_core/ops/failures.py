@@ -14,7 +14,7 @@ from deepinfer_core.hint_file import HintFile
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 300
-"""Characters of what a compiler says that are kept; some print the program between where and why."""
+"""Characters of what a compiler says that are kept: its beginning and its end."""
 
 
 class KernelFailures(Mapping[str, str]):
