@@ -30,7 +30,6 @@ class CompiledKernel:
         source: file in `deepinfer_cuda/sources`, which has a kernel of its own name.
         constants: macros that it is compiled with.
         shared_bytes: of shared memory that a block of threads takes.
-        suffix: `a` for instructions that only this architecture has.
     """
 
     def __init__(
@@ -41,12 +40,9 @@ class CompiledKernel:
         num_threads: int,
         shared_bytes: int,
         device: torch.device,
-        suffix: str = "",
     ) -> None:
         major, minor = torch.cuda.get_device_capability(device)
-        binary = compile_source(
-            source, tuple(sorted(constants.items())), f"sm_{major}{minor}{suffix}"
-        )
+        binary = compile_source(source, tuple(sorted(constants.items())), f"sm_{major}{minor}")
         self._module = _checked(driver.cuModuleLoadData(binary))
         self._function = _checked(driver.cuModuleGetFunction(self._module, source.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -69,7 +65,6 @@ class CompiledKernel:
         numbers: Sequence[int],
         strides: Sequence[int],
         factors: Sequence[float] = (),
-        maps: Sequence[Any] = (),
     ) -> None:
         """Queue it on the current stream; recorded, it starts while the one before it ends.
 
@@ -80,19 +75,16 @@ class CompiledKernel:
             numbers: passed as `int`.
             strides: passed as `long long`.
             factors: passed as `float`.
-            maps: `CUtensorMap`, passed by value, before all others.
         """
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        types: list[Any] = (
-            [None] * len(maps) + [ctypes.c_void_p] * len(pointers) + [ctypes.c_int] * len(numbers)
-        )
+        types: list[Any] = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int] * len(numbers)
         types += [ctypes.c_longlong] * len(strides) + [ctypes.c_float] * len(factors)
         self._config.gridDimX = num_blocks
         # A kernel may read weights before it waits. In steps that are recorded nobody has just
         # written them; elsewhere the kernel before this one may have.
         self._config.numAttrs = int(torch.cuda.is_current_stream_capturing())
         self._config.hStream = torch.cuda.current_stream().cuda_stream
-        arguments = ((*maps, *pointers, *numbers, *strides, *factors), tuple(types))
+        arguments = ((*pointers, *numbers, *strides, *factors), tuple(types))
         _checked(driver.cuLaunchKernelEx(self._config, self._function, arguments, 0))
 
 

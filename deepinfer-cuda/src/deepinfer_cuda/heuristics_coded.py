@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 NUM_PROCESSORS = 132
 """Of the device that the numbers here were measured on, an H200."""
-MIN_ROUNDED_ROWS = 64
-"""From which rounding rows pays, where a model bears it."""
+MIN_ROUNDED_ROWS = 9
+"""From which rounding rows pays, where a model bears it: on an H200, twenty products of DeepSeek-V3
+took 1.3 milliseconds with 32 rows as they are, and 0.75 with 128 that were rounded."""
 MAX_SKINNY_ROWS = 32
 """Up to which a product is bound by reading its weight, so that each row may see all of it."""
 

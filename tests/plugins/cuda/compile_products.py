@@ -27,9 +27,7 @@ HIDDEN, FFN, EXPERTS, TOP_K = 7168, 2048, 256, 8
 FP8, BYTES, FLOATS = "*fp8e4nv", "*u8", "*fp32"
 SCALES = {"scales_ptr": FLOATS, "x_scales_ptr": FLOATS, "q_scales_ptr": FLOATS}
 SCALES |= {"w_scales_ptr": FLOATS, "weights_ptr": FLOATS, "bias_ptr": "*bf16"}
-LISTS = dict.fromkeys(
-    ("ids_ptr", "map_ptr", "count_ptr", "experts_ptr", "sizes_ptr", "places_ptr"), "*i32"
-)
+LISTS = dict.fromkeys(("ids_ptr", "map_ptr", "count_ptr", "experts_ptr"), "*i32")
 compile_kernels.UNALIGNED += ("num_slots", "num_rows")
 
 
@@ -110,21 +108,16 @@ def product(num_slots, scheme, choose, sm, *, is_gated):
     return expert_product.product_kernel, constants, launch, types
 
 
-def rounding(sm):
-    """Kernels whose outputs are codes."""
-    groups = {"QMAX": 448.0, "GROUP": 128, "GROUPS": 16}
-    types = {"q_ptr": FP8}
-    return {
-        "groups": (quant.groups_kernel, groups | {"IS_POWER": False, "ROWS": 1}, None, types),
-        "spread": (quant.spread_kernel, groups | {"TOP_K": TOP_K}, None, types),
-        "tiles": (quant.tiles_kernel, groups | {"ROWS": 128}, None, types),
-    }
-
-
 def launches(sm):
     """name: the kernel, its constants, its launch, types of arguments."""
     moe = rounded_launch
-    return rounding(sm) | {
+    return {
+        "groups": (
+            quant.groups_kernel,
+            {"QMAX": 448.0, "IS_POWER": False, "ROWS": 8, "GROUP": 128, "GROUPS": 4},
+            None,
+            {"q_ptr": FP8},
+        ),
         "coded 32": coded(32, "fp8_block128", coded_launch),
         "coded 512": coded(512, "fp8_block128", invariant_launch),
         "mxfp4 512": coded(512, "mxfp4", invariant_launch),
@@ -132,6 +125,7 @@ def launches(sm):
         "scaled 8192": scaled(8192, sm),
         "scaled by token": scaled(64, sm, None),
         "integers": scaled(8192, sm, None, "i8"),
+        "few integers": scaled(7, sm, None, "i8"),
         "plain experts": product(16_384, "plain", experts_launch, sm, is_gated=True),
         "coded experts": product(1_024, "fp8_block128", experts_launch, sm, is_gated=True),
         "rounded experts": product(65_536, "fp8_block128", moe, sm, is_gated=True),
@@ -139,8 +133,7 @@ def launches(sm):
         "mxfp4 experts": product(1_024, "mxfp4", experts_launch, sm, is_gated=True),
         "lay out": (
             expert_tiles.lay_out_kernel,
-            {"HAS_MAP": True, "WANTS_PLACES": True, "EXPERTS": EXPERTS, "ROWS": 128}
-            | {"CHUNK": expert_tiles.CHUNK},
+            {"HAS_MAP": True, "EXPERTS": EXPERTS, "ROWS": 128} | {"CHUNK": expert_tiles.CHUNK},
             None,
             {},
         ),

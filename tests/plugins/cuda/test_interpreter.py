@@ -43,8 +43,3 @@ def test_a_model_says_the_same_through_them(found, family, ops):
     expected, tokens, providers = found["models"][family]
     assert tokens == expected and all(tokens)
     assert ops <= {op for op, provider in providers.items() if provider == "cuda.triton"}
-
-
-def test_rows_are_rounded_where_their_slots_lie(run_program):
-    program = PROGRAM.with_name("round_slots.py")
-    assert run_program(program, TRITON_INTERPRET="1").strip() == "right"

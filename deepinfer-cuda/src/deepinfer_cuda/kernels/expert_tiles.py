@@ -32,10 +32,6 @@ class Tiles:
     """[bound] int32."""
     slots: Tensor
     """[bound * rows] int32; where a tile has fewer, the number of all slots."""
-    sizes: Tensor | None = None
-    """[bound] int32, slots of each tile."""
-    places: Tensor | None = None
-    """[number of slots] int32, of each slot among `slots`; -1 where its expert is not here."""
 
 
 @triton.jit
@@ -55,11 +51,8 @@ def lay_out_kernel(
     count_ptr,
     experts_ptr,
     slots_ptr,
-    sizes_ptr,
-    places_ptr,
     num_slots,
     HAS_MAP: tl.constexpr,
-    WANTS_PLACES: tl.constexpr,
     EXPERTS: tl.constexpr,
     ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -90,48 +83,30 @@ def lay_out_kernel(
             is_own = (local == expert).to(tl.int32)
             place = done + tl.cumsum(is_own, axis=0) - is_own
             tl.store(own_ptr + place, slots, mask=is_own != 0)
-            if WANTS_PLACES:
-                tl.store(places_ptr + slots, first_tile * ROWS + place, mask=is_own != 0)
             done += tl.sum(is_own, axis=0)
     rest = num_own + tl.arange(0, ROWS)
     tl.store(own_ptr + rest, tl.zeros_like(rest) + num_slots, mask=rest < num_tiles * ROWS)
     for tile in range(num_tiles):
         tl.store(experts_ptr + first_tile + tile, expert)
-        if WANTS_PLACES:
-            tl.store(sizes_ptr + first_tile + tile, tl.minimum(num_own - tile * ROWS, ROWS))
 
 
-def lay_out(
-    ids: Tensor,
-    expert_map: Tensor | None,
-    num_experts: int,
-    rows: int,
-    *,
-    wants_places: bool = False,
-) -> Tiles:
+def lay_out(ids: Tensor, expert_map: Tensor | None, num_experts: int, rows: int) -> Tiles:
     """Tiles of at most `rows` slots each, by expert, in the order of slots within one."""
-    bound, num_slots = max_tiles(ids.numel(), num_experts, rows), ids.numel()
+    bound = max_tiles(ids.numel(), num_experts, rows)
     # All of them aligned, whatever the bound: Triton compiles anew for others.
     memory = torch.empty(ALIGNED + bound * (1 + rows), dtype=torch.int32, device=ids.device)
     count, slots, experts = memory.split((ALIGNED, bound * rows, bound))
-    sizes = places = None
-    if wants_places:
-        sizes = torch.empty(bound, dtype=torch.int32, device=ids.device)
-        places = torch.full((num_slots,), -1, dtype=torch.int32, device=ids.device)
     lay_out_kernel[(num_experts,)](
         ids,
         ids if expert_map is None else expert_map,
         count,
         experts,
         slots,
-        count if sizes is None else sizes,
-        count if places is None else places,
-        num_slots,
+        ids.numel(),
         HAS_MAP=expert_map is not None,
-        WANTS_PLACES=wants_places,
         EXPERTS=triton.next_power_of_2(num_experts),
         ROWS=rows,
         CHUNK=CHUNK,
         **overlap(ids.device),
     )
-    return Tiles(bound, count, experts, slots, sizes, places)
+    return Tiles(bound, count, experts, slots)

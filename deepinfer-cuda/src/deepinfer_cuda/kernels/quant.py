@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepinfer_cuda.kernels.expert_tiles import Tiles
 from deepinfer_cuda.kernels.overlap import let_next_start, overlap, wait_for_inputs
 
 BLOCK = 2048
@@ -91,73 +89,6 @@ def groups_kernel(
     full = tl.zeros_like(x) + scale[:, :, None]
     q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
     tl.store(q_ptr + rows[:, None, None] * size + columns[None, :, :], q, mask=mask)
-
-
-@triton.jit
-def spread_kernel(
-    x_ptr,
-    q_ptr,
-    scales_ptr,
-    places_ptr,
-    size,
-    x_stride,
-    scales_stride,
-    TOP_K: tl.constexpr,
-    QMAX: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUPS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
-    """Round some groups of a row and write them where each of its slots lies."""
-    wait_for_inputs(OVERLAP)
-    let_next_start(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    x = tl.load(x_ptr + row * x_stride + columns, mask=columns < size, other=0.0).to(tl.float32)
-    scale = _scale_of(tl.max(tl.abs(x), axis=1), QMAX, False)
-    full = tl.zeros_like(x) + scale[:, None]
-    q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
-    for k in tl.static_range(TOP_K):
-        place = tl.load(places_ptr + row * TOP_K + k).to(tl.int64)
-        bound = tl.where(place >= 0, size, 0)
-        tl.store(q_ptr + place * size + columns, q, mask=columns < bound)
-        tl.store(scales_ptr + groups * scales_stride + place, scale, mask=groups * GROUP < bound)
-
-
-@triton.jit
-def tiles_kernel(
-    x_ptr,
-    q_ptr,
-    scales_ptr,
-    count_ptr,
-    sizes_ptr,
-    size,
-    scales_stride,
-    ROWS: tl.constexpr,
-    QMAX: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUPS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
-    """Round some groups of a row that lies in the order of tiles, if it is one of a tile's."""
-    wait_for_inputs(OVERLAP)
-    let_next_start(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    tile = row // ROWS
-    if tile >= tl.load(count_ptr):
-        return
-    if row % ROWS >= tl.load(sizes_ptr + tile):
-        return
-    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    mask = columns < size
-    x = tl.load(x_ptr + row * size + columns, mask=mask, other=0.0).to(tl.float32)
-    scale = _scale_of(tl.max(tl.abs(x), axis=1), QMAX, False)
-    tl.store(scales_ptr + groups * scales_stride + row, scale, mask=groups * GROUP < size)
-    full = tl.zeros_like(x) + scale[:, None]
-    q = _codes(x, full, QMAX, False, q_ptr.dtype.element_ty)
-    tl.store(q_ptr + row * size + columns, q, mask=mask)
 
 
 @triton.jit
@@ -249,45 +180,3 @@ def round_groups(x: Tensor, how: Scheme, scales: Tensor, q: Tensor | None = None
             **overlap(x.device),
         )
     return q
-
-
-def round_slots(x: Tensor, tiles: Tiles, rows: int, top_k: int) -> tuple[Tensor, Tensor]:
-    """Rows of tokens as codes in the order of tiles, of `rows` slots each.
-
-    Returns:
-        codes [bound * rows, C] and scales [ceil(C / 128), bound * rows]; whatever is no slot's is
-        undefined.
-    """
-    assert tiles.places is not None
-    x = x if x.stride(1) == 1 else x.contiguous()
-    q, scales, constants = _tile_order(x, tiles.bound * rows)
-    grid = (len(x), triton.cdiv(len(scales), constants["GROUPS"]))
-    spread_kernel[grid](
-        *(x, q, scales, tiles.places, x.shape[1], x.stride(0), scales.stride(0)),
-        TOP_K=top_k,
-        **constants,
-        **overlap(x.device),
-    )
-    return q, scales
-
-
-def round_tiles(x: Tensor, tiles: Tiles, rows: int) -> tuple[Tensor, Tensor]:
-    """As `round_slots`, of rows that lie in the order of tiles."""
-    q, scales, constants = _tile_order(x, len(x))
-    tiles_kernel[(len(x), triton.cdiv(len(scales), constants["GROUPS"]))](
-        *(x, q, scales, tiles.count, tiles.sizes, x.shape[1], scales.stride(0)),
-        ROWS=rows,
-        **constants,
-        **overlap(x.device),
-    )
-    return q, scales
-
-
-def _tile_order(x: Tensor, num_rows: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    how = SCHEMES["fp8_block128"]
-    assert how.group is not None
-    num_groups = triton.cdiv(x.shape[1], how.group)
-    q = torch.empty((num_rows, x.shape[1]), dtype=how.dtype, device=x.device)
-    scales = torch.empty((num_groups, num_rows), dtype=torch.float32, device=x.device)
-    groups = min(BLOCK // how.group, triton.next_power_of_2(num_groups))
-    return q, scales, {"QMAX": how.qmax, "GROUP": how.group, "GROUPS": groups}

@@ -16,8 +16,8 @@ from deepinfer_cuda.kernels import coded_gemm, scaled_gemm
 from deepinfer_cuda.kernels.quant import SCHEMES, round_groups
 
 ROUNDING = SCHEMES["fp8_block128"]
-ALIGNED_ROWS = 16
-"""To a multiple of which rows are filled up for cuBLAS."""
+ALIGNED_ROWS = 128
+"""To a multiple of which rows are filled up for cuBLAS, whose tiles have as many."""
 OLDEST_CUBLAS = (12, 9)
 """Version of CUDA whose cuBLAS knows scales of blocks."""
 
