@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from deepinfer_core.runtime.batch import ForwardBatch
     from deepinfer_core.runtime.batch_builder import Step
+    from deepinfer_core.runtime.token_pool import TokenPool
     from deepinfer_core.sampling.sampler import Sampler
 
 
@@ -75,6 +76,7 @@ class DeviceDrafting:
         features: Tensor,
         token_ids: Tensor | None,
         num_accepted: Tensor | None,
+        token_pool: TokenPool,
     ) -> LaunchedDrafts | None:
         """Take a step in, and draft where the plan wants it.
 
@@ -93,7 +95,8 @@ class DeviceDrafting:
             rows = rows + num_accepted.index_select(0, sampled)
         # A draft's place is two behind the row it is drawn from: the drawn token is in between.
         positions = step.batch.positions.index_select(0, rows) + 2
-        draw = self._sampler.draft_draw([plan.sample_rows[i] for i in indices], positions)
+        sampled_rows = [plan.sample_rows[i] for i in indices]
+        draw = self._sampler.draft_draw(sampled_rows, positions, token_pool)
         drafts = self._draft(step.batch, observed, rows, max(plan.num_to_draft.values()), draw)
         if len(drafts.token_ids) != len(indices):
             raise ValueError(f"drafts of {len(drafts.token_ids)} rows, not of {len(indices)}")

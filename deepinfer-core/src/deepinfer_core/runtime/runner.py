@@ -254,7 +254,7 @@ class InFlight:
             self._follower = None  # as large as hidden states of all layers
             try:
                 self._drafts = drafting.follow(
-                    self.plan, self._step, features, token_ids, num_accepted
+                    self.plan, self._step, features, token_ids, num_accepted, self._token_pool
                 )
             except Exception as error:  # a plugin border
                 if ModelRunner.is_out_of_memory(error):

@@ -32,6 +32,9 @@ from deepinfer_core.sampling.step import SampleStep
 from deepinfer_core.scheduling.plan import RowStart
 from deepinfer_core.staging import to_device
 
+DRAFT_STAGES = (AllowedTokens, LogitBias, Penalties)
+"""What drafts go through besides the draw: whatever depends on their row alone."""
+
 
 class Sampler:
     """Draws tokens for rows that it was told about.
@@ -151,20 +154,31 @@ class Sampler:
             logprobs_op=self._logprobs_op,
         )
 
-    def draft_draw(self, rows: Sequence[int], positions: Tensor) -> Callable[[Tensor, int], Tensor]:
-        """What draws drafts as these rows draw: with their temperature, truncation and noise.
+    def draft_draw(
+        self, rows: Sequence[int], positions: Tensor, token_pool: TokenPool
+    ) -> Callable[[Tensor, int], Tensor]:
+        """What draws drafts as these rows draw: with their biases, temperature, truncation, noise.
 
-        Stages before these are left out, so a draft is less often accepted where they matter.
+        Penalties are those of what was counted so far. Stages that read positions or history are
+        left out, so a draft is less often accepted where they matter.
 
         Args:
             positions: [N] int64 on the device, of the first draft of each row.
+            token_pool: not read.
 
         Returns:
             (logits [N, V] float32, which draft from 0) -> token ids [N] int32.
         """
-        kinds = self._rows.by_kind(rows)
+        kinds, are_plain = self._rows.by_kind(rows), self._rows.all_plain(rows)
+        stages = [stage for stage in self._stages if isinstance(stage, DRAFT_STAGES)]
 
         def draw(logits: Tensor, index: int) -> Tensor:
+            if are_plain:
+                return self._draw_op(logits)
+            step = SampleStep(rows, [0] * len(rows), token_pool, self._device)
+            logits = logits.clone()
+            for stage in stages:
+                logits = stage.apply(logits, step)
             token_ids = torch.zeros(len(rows), dtype=torch.int32, device=self._device)
             for kind, indices in kinds.items():
                 own, places = [rows[i] for i in indices], to_device(indices, self._device)
