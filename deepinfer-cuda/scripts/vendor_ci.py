@@ -1,6 +1,6 @@
 """Everything that can be proven on a GPU, in one command: `python vendor_ci.py report.json`.
 
-Takes 140 seconds on an H200 with 16 cores, most of it compiling kernels, so a second run is quicker.
+Takes 140 seconds on an H200 with 16 cores, most of it compiling kernels, so the next is quicker.
 Parts share the processes, so all together take little longer than the longest. Seconds that each
 takes alone in a fresh installation, 15 of them imports, and after which it is ended:
 
