@@ -122,8 +122,11 @@ def set_allocator() -> None:
 
     Only before anything is allocated, and not where a person has set something.
     """
-    if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    if any(name in os.environ for name in ALLOCATOR_VARIABLES):
+        return
+    newer: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    set_settings = newer or torch.cuda.memory._set_allocator_settings
+    set_settings("expandable_segments:True")
 
 
 class _Event:

@@ -81,6 +81,7 @@ class FakeCuda:
 def cuda(monkeypatch):
     fake = FakeCuda()
     monkeypatch.setattr(runtime.torch, "cuda", fake)
+    monkeypatch.delattr(runtime.torch._C, "_accelerator_setAllocatorSettings", raising=False)
     for name in runtime.ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -129,6 +130,14 @@ def test_graphs_share_the_pool_of_one_that_is_still_held(cuda):
     del second
     assert gone() is None
     assert driver.capture(list).pool() is not None
+
+
+def test_a_newer_torch_is_told_by_its_own_name(cuda, monkeypatch):
+    told = []
+    name = "_accelerator_setAllocatorSettings"
+    monkeypatch.setattr(runtime.torch._C, name, told.append, raising=False)
+    start()
+    assert (told, cuda.told) == (["expandable_segments:True"], [])
 
 
 def test_ranks_meet_over_nccl_each_on_its_gpu(cuda, monkeypatch):
