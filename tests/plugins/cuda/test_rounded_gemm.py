@@ -84,6 +84,29 @@ def test_triton_multiplies_what_cublas_does_not(called, num_rows, num_outputs, s
     assert called == ["triton"]
 
 
+def test_what_cublas_refuses_once_it_is_not_asked_again(called, monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        called.append("asked")
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    monkeypatch.setattr(rounded_gemm, "_refused", set())
+    x = torch.randn(64, 512, dtype=torch.bfloat16)
+    for _ in range(2):
+        rounded_gemm.coded(x, *weight(144, 512), SCHEME)
+    assert called == ["asked", "triton", "triton"]
+    assert "(144, 512)" in caplog.text
+
+
+def test_other_errors_are_told(called, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "_scaled_mm", fail)
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        rounded_gemm.coded(torch.randn(64, 512, dtype=torch.bfloat16), *weight(144, 512), SCHEME)
+
+
 def test_few_rows_are_not_rounded(called):
     x = torch.randn(MIN_ROUNDED_ROWS - 1, 512, dtype=torch.bfloat16)
     rounded_gemm.coded(x, *weight(144, 512), SCHEME)
