@@ -174,7 +174,8 @@ class Sampler:
 
         def draw(logits: Tensor, index: int) -> Tensor:
             if are_plain:
-                return self._draw_op(logits)
+                likeliest: Tensor = self._draw_op(logits)
+                return likeliest
             step = SampleStep(rows, [0] * len(rows), token_pool, self._device)
             logits = logits.clone()
             for stage in stages:
