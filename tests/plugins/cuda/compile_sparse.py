@@ -15,26 +15,31 @@ from deepinfer_cuda.heuristics_latent import rows_launch
 from deepinfer_cuda.kernels import (
     attend_rows,
     compress,
+    encode,
     gather_heads,
     index,
     index_pick,
     index_scores,
     join_keys,
+    layer_norm,
     merge,
     sparse,
     streams,
+    verify,
 )
 from deepinfer_cuda.kernels.records import layout_of
 
 HEADS, RANK, ROPE = 128, 512, 64
 STREAMS, HIDDEN_SIZE = 4, 7168
 INDEX_HEADS, INDEX_DIM, TOP_K, PER_BLOCK = 64, 128, 2048, 64
-LATER = ("rows 656", "rows 528", "scores of a chunk", "scores 132", "pick")
+OUT = {"pick": "*i32", "verify": "*i32", "compress": "*fp32", "encode": "*u8"}
+LATER = ("rows 656", "rows 528", "scores of a chunk", "scores 132", "pick", "encode 132")
 compile_kernels.POINTERS |= {
     **dict.fromkeys(("scores_ptr", "weights_ptr", "best_ptr", "lse1_ptr", "lse2_ptr"), "*fp32"),
-    **dict.fromkeys(("list_ptr", "extra_list_ptr", "listed_ptr", "table_ptr", "out_ptr"), "*i32"),
+    **dict.fromkeys(("list_ptr", "extra_list_ptr", "listed_ptr", "table_ptr"), "*i32"),
     **dict.fromkeys(("fn_ptr", "parts_ptr", "base_ptr", "scale_ptr", "post_ptr"), "*fp32"),
     **dict.fromkeys(("mix_ptr", "bias_ptr"), "*fp32"),
+    **dict.fromkeys(("draft_ptr", "token_ptr"), "*i32"),
     "requests_ptr": "*i64",
     "positions_ptr": "*i64",
 }
@@ -45,7 +50,7 @@ compile_kernels.UNALIGNED += (
     "extra_list_stride",
     *("num_pieces", "num_iters"),
 )
-compile_kernels.FLOATS += ("norm_eps",)
+compile_kernels.FLOATS += ("norm_eps", "turn_factor")
 
 
 def rows(launch, record, extra_record=None):
@@ -135,6 +140,12 @@ def stream_launches():
         ),
         "collapse": (streams._collapse_kernel, stream, {"num_warps": 2}),
         "post": (streams._post_kernel, stream, {"num_warps": 2}),
+        "layer norm": (
+            layer_norm._layer_kernel,
+            {"HAS_RESIDUAL": False, "HAS_WEIGHT": True, "HAS_BIAS": True, "BLOCK": INDEX_DIM},
+            {"num_warps": 1},
+        ),
+        "verify": (verify._verify_kernel, {"DRAFTS": 8}, {"num_warps": 1}),
         "compress": (
             compress._compress_kernel,
             {"WIDTH": 1024, "OUT": 512, "GROUP": 4, "TOKENS": 8, "CHANNELS": compress.CHANNELS},
@@ -160,6 +171,13 @@ def coded_launches(sm):
         launches[f"scores {name}"] = (
             index_scores.scores_kernel, scores(one, record), options(one),
         )  # fmt: skip
+    for name, dim, turned in (("656", RANK + ROPE, 0), ("288", RANK, 0), ("132", INDEX_DIM, 128)):
+        record = make_record(name, dim, ROPE)
+        constants = {
+            "WIDTH": dim, "DIMS": 1 << (dim - 1).bit_length(), "TAIL": record.tail,
+            "NUM_BYTES": record.num_bytes, "TURNED": turned, "RECORD": layout_of(record),
+        }  # fmt: skip
+        launches[f"encode {name}"] = (encode._encode_kernel, constants, {"num_warps": 1})
     return launches
 
 
@@ -171,6 +189,7 @@ def main():
         chosen = {name: chosen[name] for name in LATER}
     for name, launch in chosen.items():
         is_coded = launch[1].get("RECORD") is not None
+        compile_kernels.POINTERS["out_ptr"] = OUT.get(name.split()[0], "*bf16")
         compile_kernels.POINTERS["cache_ptr"] = (
             "*u8" if is_coded else "*fp32" if name == "compress" else "*bf16"
         )

@@ -48,7 +48,7 @@ CASES = {
 """Those of the slow ops, or of a provider of one; a program takes milliseconds here."""
 ELSEWHERE = {
     *("attn.merge", "attn.sparse_mla", "index.select", "norm.layer", "kv.compress", "spec.verify"),
-    *("hc.pre", "hc.post", "hc.head", "hc.collapse"),
+    *("hc.pre", "hc.post", "hc.head", "hc.collapse", "quant.encode"),
 }
 """Ops that `interpret_sparse.py` runs."""
 MAX_CASES = 3

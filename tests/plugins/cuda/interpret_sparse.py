@@ -31,6 +31,10 @@ CASES = {
     ("kv.compress", "cuda.triton", "float32"): (
         *("overlap-4x64-strided_cache", "apart-8x32", "overlap-3x20"),
     ),
+    ("quant.encode", "cuda.triton", "float32"): (
+        *("656-37", "584-37-turned", "528-37", "288-37", "132-37-turned", "68-37"),
+    ),
+    ("quant.encode", "cuda.triton", "float16"): ("132-144-turned",),
     ("spec.verify", "cuda.triton", "int32"): ("depth1", "depth5", "depth8"),
     ("index.select", "cuda.triton", "float32"): (
         *("decode-16x32x24x1", "decode-candidates-strided_cache-given-16x32x24x4"),

@@ -9,10 +9,13 @@ pytest.importorskip("triton")
 PROGRAM = Path(__file__).parent / "compile_sparse.py"
 ROWS = {"rows", "rows 656", "rows 584", "rows 528"}
 SCORES = {"scores", "scores of a chunk", "scores 132", "scores 68"}
-CODED = (ROWS | SCORES) - {"rows", "scores", "scores of a chunk"}
+CODED = {"encode 132"} | (ROWS | SCORES) - {"rows", "scores", "scores of a chunk"}
 MAX_STACK = 704
 """Bytes that a thread of attention to rows keeps outside its registers on 9.0: addresses, beside
 128 registers of values."""
+
+FEW = 16
+"""Bytes outside of registers and loops, which versions of Triton differ in."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def test_every_kernel_fits_and_spills_no_more_than_is_known(compile_for, sm):
     assert any(name in shared for name in CODED) == (sm >= 89), "codes are known from 8.9 on"
     for name, kernel in found["kernels"].items():
         assert kernel["stack"] is not None, "this Triton brings no cuobjdump, which tells of spills"
-        assert kernel["stack"] <= (MAX_STACK if sm == 90 and name in ROWS else 0), name
+        assert kernel["stack"] <= (MAX_STACK if sm == 90 and name in ROWS else FEW), name
 
 
 def test_tiles_use_the_matrix_units_of_hopper(compile_for):

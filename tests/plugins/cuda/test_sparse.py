@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 PROGRAM = Path(__file__).parent / "interpret_sparse.py"
 OPS = {
     *("attn.merge", "attn.sparse_mla", "index.select", "norm.layer", "kv.compress", "spec.verify"),
-    *("hc.pre", "hc.post", "hc.head", "hc.collapse"),
+    *("hc.pre", "hc.post", "hc.head", "hc.collapse", "quant.encode"),
 }
 
 
