@@ -1,6 +1,7 @@
 """The plugin host over in-memory plugins: what it collects, and how each failure is named."""
 
 import logging
+import os
 import types
 
 import pytest
@@ -352,6 +353,21 @@ def test_version_handshake_names_both_versions(host, api, remedy):
         f"plugin old 7 in deepinfer_plugin_info: it needs plugin API {api}, "
         f"this deepinfer-core serves 1.0; {remedy}"
     )
+
+
+def test_a_plugin_is_another_build_after_a_change_of_any_of_its_sources(host, tmp_path):
+    record = host.register(plugin(), name="a", version="7")
+    assert (record.build, host.plugins[0].build) == ("7", host.plugins[0].version)
+    record.plugin.__file__ = str(tmp_path / "plugin.py")
+    for name in ("plugin.py", "fast.cu", "plugin.pyc"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(5, len(name)))
+    assert record.build == "7 9"  # a module has no other files
+    (tmp_path / "__init__.py").touch()
+    os.utime(tmp_path / "__init__.py", ns=(5, 5))
+    assert record.build == "7 9"
+    os.utime(tmp_path / "fast.cu", ns=(5, 6000))
+    assert record.build == "7 6000"
 
 
 # Devices -----------------------------------------------------------------------------------------

@@ -99,8 +99,8 @@ def bind_model(
         deterministic=config.deterministic,
         strict=config.strict,
     )
-    versions = {record.name: record.version for record in host.plugins}
-    ops.remember_failures(config.cache_dir, {**versions, "torch": torch.__version__})
+    builds = {record.name: record.build for record in host.plugins}
+    ops.remember_failures(config.cache_dir, {**builds, "torch": torch.__version__})
     if cache.decoder_replay and not cache.bounded_replay:
         raise ConfigError(
             "windows of late layers would have gaps that prefix hits cannot bridge",

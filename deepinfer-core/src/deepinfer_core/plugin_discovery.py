@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pluggy
@@ -54,6 +55,22 @@ class PluginRecord:
     @property
     def is_slow(self) -> bool:
         return self.import_s > SLOW_IMPORT_S
+
+    @property
+    def build(self) -> str:
+        """Another one after every change of the plugin: its version, and when a file of it changed.
+
+        For what is remembered from one start to the next.
+        """
+        file = getattr(self.plugin, "__file__", None)
+        if file is None or self.is_builtin:
+            return self.version
+        is_package = Path(file).with_name("__init__.py").exists()
+        files = Path(file).parent.rglob("*") if is_package else [Path(file)]
+        # Python writes those of its own whenever it likes, and folders change with them.
+        sources = (path for path in files if path.suffix not in ("", ".pyc"))
+        changes = [path.stat().st_mtime_ns for path in sources]
+        return f"{self.version} {max(changes, default=0)}"
 
     def matches(self, names: Iterable[str]) -> bool:
         """Whether a name means this plugin: its entry point's, its distribution's, its own."""
