@@ -23,7 +23,7 @@ from deepinfer_core.ops.meta import AttentionMeta
 from deepinfer_core.plugin_api import Problem
 from torch import Tensor
 
-from deepinfer_cuda.heuristics_attention import decode_launch, prefill_launch
+from deepinfer_cuda.heuristics_attention import decode_launch
 from deepinfer_cuda.kernels import paged
 from deepinfer_cuda.kernels.limits import shared_bytes
 from deepinfer_cuda.tuned import DIRECTORY, forced
@@ -92,6 +92,7 @@ def write_table(results: Iterable[Best], path: Path, facts: Mapping[str, Any]) -
     for best in results:
         if best.use:
             lines += ["", "[[launch]]", *(f"{k} = {_toml(v)}" for k, v in asdict(best).items())]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -112,7 +113,7 @@ def decode_trials(options: argparse.Namespace) -> Iterator[Trial]:
             "group": options.heads // options.kv_heads,
             "head_dim": options.head_dim,
             "dtype": options.dtype,
-            "block_size": options.block_size,
+            "shared_bytes": _shared_bytes(),
         }
         stands = decode_launch(**shape)
         splits = sorted({max(1, stands.num_splits * n // 4) for n in (2, 3, 4, 6, 8)})
@@ -132,9 +133,8 @@ def chunk_trials(options: argparse.Namespace) -> Iterator[Trial]:
         "group": group,
         "head_dim": options.head_dim,
         "dtype": options.dtype,
-        "shared_bytes": shared_bytes(torch.device("cuda", torch.cuda.current_device())),
+        "shared_bytes": _shared_bytes(),
     }
-    prefill_launch(**shape)
     candidates: list[Fields] = [
         {"rows": r, "queries_per_tile": r // group, "keys": k, "num_warps": w, "num_stages": n}
         for r, k, w, n in product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))
@@ -149,6 +149,10 @@ TRIALS: dict[str, Callable[[argparse.Namespace], Iterator[Trial]]] = {
     "decode": decode_trials,
     "chunks": chunk_trials,
 }
+
+
+def _shared_bytes() -> int:
+    return shared_bytes(torch.device("cuda", torch.cuda.current_device()))
 
 
 def _attention(

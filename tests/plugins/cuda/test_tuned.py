@@ -1,7 +1,7 @@
 """Tables amend launches of the shapes that they have, on the device that they are of."""
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from deepinfer_cuda import heuristics_attention, tuned
@@ -120,10 +120,23 @@ def test_what_is_written_is_read_again(tune, tmp_path):
         tune.Best("launch_of", {"rows": 8, "width": 64}, {"num_warps": 2}, 5.0, 6.0),
         tune.Best("launch_of", {"rows": 9, "width": 64}, {}, 6.0, 6.0),
     ]
-    tune.write_table(results, tmp_path / "a.toml", {"device": 'A "GPU"', "date": "2026-12-01"})
-    (entry,) = read(tmp_path / "a.toml", 'A "GPU"')
+    path = tmp_path / "tuning" / "a.toml"  # where there is no folder yet, as after an installation
+    tune.write_table(results, path, {"device": 'A "GPU"', "date": "2026-12-01"})
+    (entry,) = read(path, 'A "GPU"')
     assert (entry.shape, entry.use) == ({"rows": 8, "width": 64}, {"num_warps": 2})
-    assert read(tmp_path / "a.toml", "B") == []
+    assert read(path, "B") == []
+
+
+@pytest.mark.parametrize("what", ["decode", "chunks"])
+def test_trials_fit_the_functions_that_they_tune(tune, monkeypatch, what):
+    """Shapes once had an argument that the function had lost, and lacked one that it had got."""
+    monkeypatch.setattr(tune, "_shared_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(tune, "_attention", lambda *_: None)
+    trials = [*tune.TRIALS[what](tune.parse([what]))]
+    assert trials
+    for trial in trials:
+        launch = getattr(heuristics_attention, trial.kernel)(**trial.shape)
+        assert trial.candidates and all(replace(launch, **use) for use in trial.candidates)
 
 
 def test_options_have_a_meaning_of_their_own(tune):
