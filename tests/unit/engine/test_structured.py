@@ -322,3 +322,4 @@ def test_a_slow_grammar_holds_up_nobody_and_may_be_aborted(make):
     run(engine, held)
     assert [engine.tokenizer.decode(r.output_token_ids) for r in held] == ["", "abbb", "abbb"]
     assert all(r.finish_reason == "abort" and not r.output_token_ids for r in dropped)
+    assert not engine._structured._masks._requests  # who ended before its grammar came, too

@@ -38,8 +38,8 @@ class GrammarMasks:
         self.fill_s = 0.0
 
     def watch(self, request: Request) -> None:
-        """Take note of a request, if it is constrained."""
-        if request.constraint is not None:
+        """Take note of a request, if it is constrained and did not end while it was held."""
+        if request.constraint is not None and not request.is_finished:
             self._requests[request.request_id] = request
 
     def forget(self, requests: Iterable[Request]) -> None:
