@@ -87,9 +87,7 @@ def _attend_long(
     if meta.num_reqs == 1:
         return attend_long(q, k_cache, v_cache, meta, 0, scale).contiguous()
     if min(meta.query_lens) < MIN_LONG:
-        tiles = meta.plans.get("cuda.paged/short")
-        if tiles is None:
-            tiles = meta.plans["cuda.paged/short"] = _plan_short(q, k_cache, meta)
+        tiles = short_tiles(q, k_cache, meta)
         _attend_chunks(q, k_cache, v_cache, meta, tiles, o, lse, scale, None, None, None, False)
     first = 0
     for request, count in enumerate(meta.query_lens):
@@ -100,11 +98,17 @@ def _attend_long(
     return o
 
 
-def _plan_short(q: Tensor, k_cache: Tensor, meta: AttentionMeta) -> Tiles:
+def short_tiles(q: Tensor, k_cache: Tensor, meta: AttentionMeta) -> Tiles:
+    """Of the short chunks of a step, once for all layers whose tiles are of one size."""
     num_kv_heads, head_dim = k_cache.shape[2:]
     limit = shared_bytes(q.device)
     launch = prefill_launch(q.shape[1] // num_kv_heads, head_dim, dtype_name(q.dtype), limit)
-    return plan_tiles(meta, launch.queries_per_tile, below=MIN_LONG)
+    size = launch.queries_per_tile
+    key = f"cuda.paged/short/{size}"
+    if key not in meta.plans:
+        meta.plans[key] = plan_tiles(meta, size, below=MIN_LONG)
+    tiles: Tiles = meta.plans[key]
+    return tiles
 
 
 def _attend_chunks(
