@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NUM_PROCESSORS = 132
-"""Of the device that the numbers here were measured on, an H200."""
+from deepinfer_cuda.heuristics import NUM_PROCESSORS
+
 MIN_ROUNDED_ROWS = 9
 """From which rounding rows pays, where a model bears it: on an H200, twenty products of DeepSeek-V3
 took 1.3 milliseconds with 32 rows as they are, and 0.75 with 128 that were rounded."""

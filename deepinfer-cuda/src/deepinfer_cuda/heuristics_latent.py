@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deepinfer_cuda.heuristics import LARGE_SHARED_BYTES, MIN_TILE, NUM_PROCESSORS
+from deepinfer_cuda.heuristics import (
+    LARGE_SHARED_BYTES,
+    MIN_TILE,
+    NUM_PROCESSORS,
+    power_of_2,
+)
 
 MAX_SHARES = 64
 """Of one cache: what a merge can take."""
@@ -67,11 +72,11 @@ def latent_launch(
     # Products of 64 rows take operands from shared memory there. Older devices hold them in
     # registers, newer ones the values in a memory of 512 columns: both too small for that many.
     is_large = major == HOPPER and not is_wide
-    rank = max(4 * MIN_TILE, _power_of_2(kv_rank))  # in quarters
-    rope = max(MIN_TILE, _power_of_2(rope_head_dim))
+    rank = max(4 * MIN_TILE, power_of_2(kv_rank))  # in quarters
+    rope = max(MIN_TILE, power_of_2(rope_head_dim))
     rows = 64 if is_large else MIN_TILE
     if is_decode or invariant:
-        rows = min(rows, max(MIN_TILE, _power_of_2(num_heads)))
+        rows = min(rows, max(MIN_TILE, power_of_2(num_heads)))
     keys = 64 if is_large else 32 if not is_wide else MIN_TILE
     group = min(num_heads, rows)
     queries = 1 if is_decode or invariant else rows // group
@@ -117,7 +122,7 @@ def expanded_launch(
     is_wide = dtype == "float32"
     is_large = shared_bytes >= LARGE_SHARED_BYTES and not is_wide
     nope, rope, value = (
-        max(MIN_TILE, _power_of_2(size)) for size in (nope_head_dim, rope_head_dim, v_head_dim)
+        max(MIN_TILE, power_of_2(size)) for size in (nope_head_dim, rope_head_dim, v_head_dim)
     )
     return ExpandedLaunch(
         rows=128 if is_large else 32 if is_wide else 64,
@@ -212,11 +217,11 @@ def batched_launch(num_rows: int, num_outputs: int, size: int, dtype: str) -> Ba
     if num_rows > MAX_BATCHED_ROWS:
         return None
     is_wide = dtype == "float32"
-    rows = min(64, max(MIN_TILE, _power_of_2(num_rows)))
+    rows = min(64, max(MIN_TILE, power_of_2(num_rows)))
     return BatchedLaunch(
         rows=rows,
-        outputs=min(64, max(MIN_TILE, _power_of_2(num_outputs))),
-        block=min(64 if is_wide else 128, max(MIN_TILE, _power_of_2(size))),
+        outputs=min(64, max(MIN_TILE, power_of_2(num_outputs))),
+        block=min(64 if is_wide else 128, max(MIN_TILE, power_of_2(size))),
         num_warps=4,
         num_stages=2 if is_wide else 3,
         precision="ieee" if is_wide else "tf32",
@@ -240,7 +245,3 @@ def num_shares(num_tiles: int) -> int:
         ),
     )
     return best
-
-
-def _power_of_2(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()

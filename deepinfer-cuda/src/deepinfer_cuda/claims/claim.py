@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deepinfer_core.plugin_api import Caps, KernelSpec
@@ -13,7 +14,8 @@ LAWS = frozenset({"deterministic", "empty_ok", "graph_safe"})
 INVARIANT = LAWS | {"batch_invariant"}
 OLDEST = "8.0"
 """Compute capability from which Triton's kernels run."""
-
+OLDEST_E4M3 = "8.9"
+"""From which Triton knows the type."""
 
 PACKAGE = "deepinfer_cuda.kernels"
 COMPILE_FAILURE = "deepinfer_cuda.compile_errors:compile_failure"
@@ -55,3 +57,8 @@ def claim(
         caps=caps,
         **all_fields,
     )
+
+
+def since(oldest: str, kernel: KernelSpec) -> KernelSpec:
+    """The same claim, from a compute capability on."""
+    return replace(kernel, caps=replace(kernel.caps, arch=(oldest, None)))

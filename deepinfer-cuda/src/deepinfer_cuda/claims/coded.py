@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from deepinfer_core.plugin_api import Problem, Reason
 
-from deepinfer_core.plugin_api import KernelSpec, Problem, Reason
+from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST_E4M3, claim, since
 
-from deepinfer_cuda.claims.claim import INVARIANT, LAWS, claim
-
-OLDEST_E4M3 = "8.9"
-"""Compute capability from which Triton knows the type."""
 WEIGHTS = ("fp8_block128", "fp8_block32", "mxfp4")
 ROUGH = ("bfloat16", "float16")
 """What matrix units of 9.0 suffice for, which add products of e4m3 up with few bits."""
@@ -29,12 +25,8 @@ def may_round(problem: Problem) -> bool | Reason:
     return Reason("rounds rows to e4m3, which the problem does not permit")
 
 
-def _since(oldest: str, kernel: KernelSpec) -> KernelSpec:
-    return replace(kernel, caps=replace(kernel.caps, arch=(oldest, None)))
-
-
 KERNELS = tuple(
-    _since(OLDEST_E4M3, kernel)
+    since(OLDEST_E4M3, kernel)
     for kernel in (
         claim("gemm.coded", "coded_gemm:coded", "bias", laws=LAWS, schemes=WEIGHTS),
         claim(

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepinfer_core.plugin_api import KernelSpec
 
-from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST, claim
+from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST, OLDEST_E4M3, claim, since
 
 _VARLEN = ("varlen", "lse_out", "strided_cache")
 _ROWS = ("sinks", "lse_out", "strided_cache")
@@ -16,15 +16,15 @@ _RECORDS = ("656", "584", "528", "528+288")
 _SLOWER: dict[str, Any] = {"provider": "cuda.triton_invariant", "priority": 5}
 
 
-def _between(oldest: str, newest: str | None, kernel: KernelSpec) -> KernelSpec:
-    return replace(kernel, caps=replace(kernel.caps, arch=(oldest, newest)))
+def _before_e4m3(kernel: KernelSpec) -> KernelSpec:
+    return replace(kernel, caps=replace(kernel.caps, arch=(OLDEST, "8.8")))
 
 
 def _sparse(target: str, **fields: Any) -> KernelSpec:
     """With records, whose codes Triton knows from 8.9 on."""
     features = (*_ROWS, "records")
     kernel = claim("attn.sparse_mla", f"sparse:{target}", *features, schemes=_RECORDS, **fields)
-    return _between("8.9", None, kernel)
+    return since(OLDEST_E4M3, kernel)
 
 
 def _index(target: str, **fields: Any) -> Iterator[KernelSpec]:
@@ -32,10 +32,10 @@ def _index(target: str, **fields: Any) -> Iterator[KernelSpec]:
     features = ("strided_cache", "candidates")
     name = f"index:{target}"
     coded = claim("index.select", name, *features, "records", schemes=("132", "68"), **fields)
-    yield _between("8.9", None, coded)
+    yield since(OLDEST_E4M3, coded)
     provider = fields.pop("provider", "cuda.triton") + "_plain"
     plain = claim("index.select", name, *features, provider=provider, **fields)
-    yield _between(OLDEST, "8.8", plain)
+    yield _before_e4m3(plain)
 
 
 KERNELS = (
@@ -57,9 +57,7 @@ KERNELS = (
     ),
     _sparse("sparse_mla", laws=LAWS),
     _sparse("sparse_mla_invariant", laws=INVARIANT, **_SLOWER),
-    _between(
-        OLDEST,
-        "8.8",
+    _before_e4m3(
         claim(
             "attn.sparse_mla",
             "sparse:sparse_mla",

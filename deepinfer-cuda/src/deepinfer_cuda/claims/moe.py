@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from deepinfer_core.plugin_api import KernelSpec, Problem, Reason
 
-from deepinfer_cuda.claims.claim import INVARIANT, LAWS, claim
+from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST_E4M3, claim, since
 
-OLDEST_E4M3 = "8.9"
-"""Compute capability from which Triton knows the type."""
 MIN_COLUMNS = 8
 """Of a tile, which a power of two that divides the features fills."""
 SCHEMES = ("fp8_block128", "fp8_block32", "mxfp4")
@@ -54,10 +50,6 @@ def _experts(op: str, target: str, schemes: tuple[str, ...] = ()) -> list[Kernel
     ]
 
 
-def _since(oldest: str, kernel: KernelSpec) -> KernelSpec:
-    return replace(kernel, caps=replace(kernel.caps, arch=(oldest, None)))
-
-
 KERNELS = (
     claim(
         "moe.route",
@@ -65,8 +57,8 @@ KERNELS = (
         *("bias", "image_bias", "groups", "renormalize", "sigmoid", "sqrtsoftplus", "hash_ids"),
     ),
     *_experts("moe.experts", "experts"),
-    *(_since(OLDEST_E4M3, kernel) for kernel in _experts("moe.coded", "coded", SCHEMES)),
-    _since(
+    *(since(OLDEST_E4M3, kernel) for kernel in _experts("moe.coded", "coded", SCHEMES)),
+    since(
         OLDEST_E4M3,
         claim(
             "moe.coded",

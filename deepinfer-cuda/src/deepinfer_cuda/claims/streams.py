@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from deepinfer_cuda.claims.claim import claim
+from deepinfer_cuda.claims.claim import OLDEST_E4M3, claim, since
 
 RECORDS = ("656", "584", "528", "288", "132", "68")
-_ENCODE = claim("quant.encode", "encode:encode", schemes=RECORDS, numerics="exact")
 
 KERNELS = (
     claim("norm.layer", "layer_norm:layer", "residual", "bias"),
@@ -16,7 +13,6 @@ KERNELS = (
     claim("hc.head", "streams:head"),
     claim("hc.collapse", "streams:collapse"),
     claim("kv.compress", "compress:compress", "strided_cache", dtypes=("float32",)),
-    # Triton knows these codes from 8.9 on.
-    replace(_ENCODE, caps=replace(_ENCODE.caps, arch=("8.9", None))),
+    since(OLDEST_E4M3, claim("quant.encode", "encode:encode", schemes=RECORDS, numerics="exact")),
     claim("spec.verify", "verify:verify", dtypes=("int32",)),
 )
