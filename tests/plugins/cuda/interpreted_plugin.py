@@ -1,6 +1,8 @@
 """The plugin's kernels claimed for the CPU, where Triton's interpreter runs them.
 
-A decode is shared out among few programs only: each of them takes milliseconds here.
+A decode is shared out among few programs only: each of them takes milliseconds here. The
+interpreter cuts bfloat16 off instead of rounding, and multiplies its bit patterns in `tl.dot`, so
+nothing is claimed for it.
 """
 
 from dataclasses import replace
@@ -11,9 +13,6 @@ from deepinfer_core.plugin_api import DeviceInfo, PluginInfo
 from deepinfer_cuda import heuristics_attention, heuristics_latent, plugin
 from deepinfer_cuda.kernels import quant
 
-NOT_BFLOAT16 = ("float32", "float16")
-"""Which the interpreter rounds as it should; it cuts bfloat16 off, and multiplies its bit patterns
-in `tl.dot`."""
 heuristics_attention.MAX_SPLITS = 3
 heuristics_attention.LANES = 3
 heuristics_latent.MAX_SHARES = 3
@@ -36,5 +35,5 @@ def deepinfer_kernels(device):
 
 def _on_cpu(caps):
     features = caps.features - {"graph_safe"}
-    dtypes = caps.dtypes if "int32" in caps.dtypes else NOT_BFLOAT16
+    dtypes = tuple(dtype for dtype in caps.dtypes if dtype != "bfloat16")
     return replace(caps, device_kinds=("cpu",), arch=(None, None), dtypes=dtypes, features=features)
