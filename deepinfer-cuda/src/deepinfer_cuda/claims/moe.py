@@ -5,6 +5,7 @@ from __future__ import annotations
 from deepinfer_core.plugin_api import KernelSpec, Problem, Reason
 
 from deepinfer_cuda.claims.claim import INVARIANT, LAWS, OLDEST_E4M3, claim, since
+from deepinfer_cuda.claims.coded import may_round
 
 MIN_COLUMNS = 8
 """Of a tile, which a power of two that divides the features fills."""
@@ -20,11 +21,10 @@ def has_columns(problem: Problem) -> bool | Reason:
     return Reason(f"{size} features of an expert are no multiple of {MIN_COLUMNS}")
 
 
-def may_round(problem: Problem) -> bool | Reason:
-    """Whether the model bears rounded rows."""
-    if "rounded_rows" not in problem.features:
-        return Reason("rounds rows to e4m3, which the problem does not permit")
-    return has_columns(problem)
+def may_round_tiles(problem: Problem) -> bool | Reason:
+    """Whether the model bears rounded rows, and there are tiles of them."""
+    permission = may_round(problem)
+    return has_columns(problem) if permission is True else permission
 
 
 def _experts(op: str, target: str, schemes: tuple[str, ...] = ()) -> list[KernelSpec]:
@@ -67,7 +67,7 @@ KERNELS = (
             laws=LAWS,
             dtypes=("bfloat16", "float16"),
             schemes=("fp8_block128",),
-            supports=may_round,
+            supports=may_round_tiles,
             provider="cuda.triton_rounded",
             priority=11,
         ),
