@@ -255,9 +255,7 @@ def multiply(
     (num_rows, size), num_outputs = q.shape, weight.shape[0]
     if not y.numel():
         return
-    launch = launch or scaled_launch(
-        num_rows, num_outputs, size, group, shared_bytes(q.device)
-    )
+    launch = launch or scaled_launch(num_rows, num_outputs, size, group, shared_bytes(q.device))
     parts = y
     if launch.splits > 1:
         shape = (launch.splits, num_rows, num_outputs)
