@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from deepinfer_cuda.heuristics import NUM_PROCESSORS
 
 MIN_ROUNDED_ROWS = 9
-"""From which rounding rows pays, where a model bears it: on an H200, twenty products of DeepSeek-V3
-took 1.3 milliseconds with 32 rows as they are, and 0.75 with 128 that were rounded."""
+"""From which rounding rows pays, where a model bears it. A guess below 64: with 32 rows as they are
+products took longer than with 128 that were rounded (docs/log/2026-12-01-h200.md)."""
 MAX_SKINNY_ROWS = 32
 """Up to which a product is bound by reading its weight, so that each row may see all of it."""
 
